@@ -292,7 +292,7 @@ def check_fields(body: bytes) -> None:
                     pass
 
 
-class Asked(NamedTuple):
+class AskedModel(NamedTuple):
     """The first level of a ModelInferRequest, short of its tensors."""
 
     model: str
@@ -301,7 +301,7 @@ class Asked(NamedTuple):
     """Bytes of its tensors that lie in it as they do in memory, and are not taken apart."""
 
 
-def asked_of(body: bytes) -> Asked:
+def asked_of(body: bytes) -> AskedModel:
     """Read the model that a ModelInferRequest asks for, and with how much; nothing else is read.
 
     Raises:
@@ -318,7 +318,7 @@ def asked_of(body: bytes) -> Asked:
         model, version = names[_NAME].decode(), names[_VERSION].decode()
     except UnicodeDecodeError as error:
         raise _malformed() from error
-    return Asked(model, version, 0 if _TEXTS in body else raw)
+    return AskedModel(model, version, 0 if _TEXTS in body else raw)
 
 
 def _malformed() -> MalformedError:

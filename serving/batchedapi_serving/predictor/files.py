@@ -20,7 +20,7 @@ from prometheus_client.mmap_dict import MmapedDict, mmap_key
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from batchedapi_core import contract
-from batchedapi_serving.predictor.metrics import RESERVED, Series
+from batchedapi_serving.predictor.metrics import RESERVED, KeptNumber
 
 log = logging.getLogger(__name__)
 
@@ -64,19 +64,19 @@ class PredictorFiles:
         self._folder = folder
         self._worker_index = worker_index
         self._files: dict[str, MmapedDict] = {}
-        self._keys: dict[Series, str] = {}
+        self._keys: dict[KeptNumber, str] = {}
 
-    def opened(self, kind: str) -> Iterable[Series]:
+    def opened(self, kind: str) -> Iterable[KeptNumber]:
         """See Values."""
         return _series(kind, self._file(kind))
 
-    def add(self, series: Series, amount: float) -> None:
+    def add(self, series: KeptNumber, amount: float) -> None:
         """See Values."""
         file, key = self._file(series.kind), self._key(series)
         value, _ = file.read_value(key)
         file.write_value(key, value + amount, time.time())
 
-    def put(self, series: Series, value: float) -> None:
+    def put(self, series: KeptNumber, value: float) -> None:
         """See Values."""
         self._file(series.kind).write_value(self._key(series), value, time.time())
 
@@ -101,7 +101,7 @@ class PredictorFiles:
         prefix = kind.replace("gauge_", "gauge_live")
         return self._folder / f"{prefix}_{self._worker_index}.db"
 
-    def _key(self, series: Series) -> str:
+    def _key(self, series: KeptNumber) -> str:
         key = self._keys.get(series)
         if key is None:
             _, family, sample, labels, documentation = series
@@ -129,15 +129,15 @@ def _check_entries(path: Path) -> None:
         raise ValueError(f"{path.name}: expected {used} bytes, got {len(data)}")
 
 
-def _series(kind: str, file: MmapedDict) -> list[Series]:
+def _series(kind: str, file: MmapedDict) -> list[KeptNumber]:
     keys = (json.loads(key) for key, _, _ in file.read_all_values())
     return [
-        Series(kind, family, sample, tuple(sorted(labels.items())), documentation)
+        KeptNumber(kind, family, sample, tuple(sorted(labels.items())), documentation)
         for family, sample, labels, documentation in keys
     ]
 
 
-class Measured(NamedTuple):
+class PredictorMetrics(NamedTuple):
     """The metrics that the predictors of a replica keep."""
 
     families: Sequence[Metric] = ()
@@ -152,13 +152,13 @@ class MeasuredFiles:
         self._folder = folder
         self._failing: set[str] = set()
 
-    def read(self) -> Measured:
+    def read(self) -> PredictorMetrics:
         """Merge them; a file that cannot be read costs what is in it."""
         files = sorted(self._folder.glob("*.db"))
         for alone in (False, True):
             with contextlib.suppress(Exception):  # whatever others have written there
                 return _measured(MultiProcessCollector.merge(self._readable(files, alone=alone)))
-        return Measured()
+        return PredictorMetrics()
 
     def _readable(self, files: Sequence[Path], *, alone: bool) -> list[str]:
         """The files that lead from head to end; `alone`: and that make metrics, one by one."""
@@ -181,10 +181,10 @@ class MeasuredFiles:
         return readable
 
 
-def _measured(merged: Iterable[Metric]) -> Measured:
+def _measured(merged: Iterable[Metric]) -> PredictorMetrics:
     families = {family.name: family for family in merged}
     dropped = families.get(_DROPPED)
-    return Measured(
+    return PredictorMetrics(
         [family for name, family in families.items() if not name.startswith(RESERVED)],
         sum(sample.value for sample in dropped.samples) if dropped is not None else 0.0,
     )

@@ -37,7 +37,7 @@ RESERVED: Final = ("batchedapi_", "process_")
 """Beginnings of the names on a replica's own page."""
 
 
-class Series(NamedTuple):
+class KeptNumber(NamedTuple):
     """One number that is kept; of a histogram, of one bucket (not cumulative) or the sum."""
 
     kind: str
@@ -54,28 +54,28 @@ class Series(NamedTuple):
 class Values(Protocol):
     """Where the numbers are kept; asked under a lock."""
 
-    def opened(self, kind: str) -> Iterable[Series]:
-        """Series of that kind that are kept already, by the process that this one replaces."""
+    def opened(self, kind: str) -> Iterable[KeptNumber]:
+        """Numbers of that kind that are kept already, by the process that this one replaces."""
 
-    def add(self, series: Series, amount: float) -> None:
+    def add(self, series: KeptNumber, amount: float) -> None:
         """To a number that is 0 at first."""
 
-    def put(self, series: Series, value: float) -> None:
+    def put(self, series: KeptNumber, value: float) -> None:
         """In place of what was there."""
 
 
-class InMemory(dict[Series, float]):
+class InMemory(dict[KeptNumber, float]):
     """Values of a process whose page nobody reads: a unit test's."""
 
-    def opened(self, kind: str) -> Iterable[Series]:
+    def opened(self, kind: str) -> Iterable[KeptNumber]:
         """See Values."""
         return [series for series in self if series.kind == kind]
 
-    def add(self, series: Series, amount: float) -> None:
+    def add(self, series: KeptNumber, amount: float) -> None:
         """See Values."""
         self[series] = self.get(series, 0.0) + amount
 
-    def put(self, series: Series, value: float) -> None:
+    def put(self, series: KeptNumber, value: float) -> None:
         """See Values."""
         self[series] = value
 
@@ -86,12 +86,12 @@ class Book:
     def __init__(self, open_values: Callable[[], Values]) -> None:
         self._open = open_values
         self._values: Values | None = None
-        self._kept: set[Series] = set()
+        self._kept: set[KeptNumber] = set()
         self._kinds: set[str] = set()
         self._lock = threading.Lock()
         self._told = False
 
-    def take(self, several: Sequence[Series]) -> bool:
+    def take(self, several: Sequence[KeptNumber]) -> bool:
         """Make room for all of them, each 0 unless it is kept already; False: there is none."""
         try:
             with self._lock:
@@ -107,7 +107,7 @@ class Book:
             self._values = values
         return self._values
 
-    def _taken(self, values: Values, several: Sequence[Series]) -> bool:
+    def _taken(self, values: Values, several: Sequence[KeptNumber]) -> bool:
         kind = several[0].kind
         if kind not in self._kinds:
             self._kept.update(set(values.opened(kind)) - {_DROPPED})
@@ -120,14 +120,14 @@ class Book:
         self._kept.update(new)
         return True
 
-    def add(self, amounts: Sequence[tuple[Series, float]]) -> None:
+    def add(self, amounts: Sequence[tuple[KeptNumber, float]]) -> None:
         """To series that were taken."""
         with self._lock:
             if self._values is not None:
                 for series, amount in amounts:
                     self._values.add(series, amount)
 
-    def put(self, series: Series, value: float) -> None:
+    def put(self, series: KeptNumber, value: float) -> None:
         """To a series that was taken."""
         with self._lock:
             if self._values is not None:
@@ -158,7 +158,7 @@ def _text(value: object, most: int) -> str:
     return str(value)[:most].encode("utf-8", "replace").decode()
 
 
-_DROPPED: Final = Series(
+_DROPPED: Final = KeptNumber(
     "counter",
     contract.METRIC_PREDICTOR_UPDATES_DROPPED.removesuffix("_total"),
     contract.METRIC_PREDICTOR_UPDATES_DROPPED,
@@ -189,7 +189,7 @@ class _Metric:
         self._room = room
         self._whole = len(values) == len(declared.labelnames)
         self._children: dict[tuple[str, ...], Self] = {}
-        self._series: tuple[Series, ...] = ()
+        self._series: tuple[KeptNumber, ...] = ()
         if room and self._whole:
             labels = tuple(sorted(zip(declared.labelnames, values, strict=True)))
             self._series = self._numbers(labels)
@@ -225,10 +225,10 @@ class _Metric:
         names = ", ".join(self._declared.labelnames)
         return f"expected, once, values of {names}" if names else "expected no labels"
 
-    def _numbers(self, labels: tuple[tuple[str, str], ...]) -> tuple[Series, ...]:
+    def _numbers(self, labels: tuple[tuple[str, str], ...]) -> tuple[KeptNumber, ...]:
         kind, name, documentation, *_ = self._declared
         sample = f"{name}_total" if kind == "counter" else name
-        return (Series(kind, name, sample, labels, documentation),)
+        return (KeptNumber(kind, name, sample, labels, documentation),)
 
     def _has_room(self) -> bool:
         """Whether an update counts; one that does not is counted as such.
@@ -302,17 +302,17 @@ class Histogram(_Metric):
             bucket = bisect_left(self._declared.buckets, value)
             self._book.add([(self._series[bucket], 1.0), (self._series[-1], value)])
 
-    def _numbers(self, labels: tuple[tuple[str, str], ...]) -> tuple[Series, ...]:
+    def _numbers(self, labels: tuple[tuple[str, str], ...]) -> tuple[KeptNumber, ...]:
         kind, name, documentation, _, buckets = self._declared
         counts = (
-            Series(
+            KeptNumber(
                 kind, name, f"{name}_bucket",
                 tuple(sorted((*labels, ("le", "+Inf" if bucket == math.inf else repr(bucket))))),
                 documentation,
             )
             for bucket in buckets
         )  # fmt: skip
-        return (*counts, Series(kind, name, f"{name}_sum", labels, documentation))
+        return (*counts, KeptNumber(kind, name, f"{name}_sum", labels, documentation))
 
 
 M = TypeVar("M", bound=_Metric)

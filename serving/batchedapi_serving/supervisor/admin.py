@@ -23,7 +23,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from batchedapi_core import contract, ui
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.metrics.page import Part, scaling_page, whole_page
-from batchedapi_serving.predictor.files import Measured
+from batchedapi_serving.predictor.files import PredictorMetrics
 from batchedapi_serving.processes import close, may_open
 from batchedapi_serving.settings import Role
 from batchedapi_serving.web.limits import Limits
@@ -63,7 +63,7 @@ class AdminApp:
         started: Callable[[], bool],
         ready: Callable[[], bool],
         methods: Callable[[], Methods],
-        measured: Callable[[], Measured] = Measured,
+        measured: Callable[[], PredictorMetrics] = PredictorMetrics,
         part: Part = _WHOLE,
         cpu: Callable[[], float] = time.process_time,
     ) -> None:

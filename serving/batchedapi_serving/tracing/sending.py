@@ -1,7 +1,7 @@
 """Spans that are over -> OpenTelemetry's SDK -> a collector, in OTLP over HTTP.
 
     Tracer.ends -> Exporter.finished (count a drop, or queue) -> BatchSpanProcessor and its thread
-                -> _Counted -> OTLPSpanExporter -> collector
+                -> _CountedExporter -> OTLPSpanExporter -> collector
 
 The SDK has spans that are over, and not its tracer: a batch's span has its id before the batch
 begins, and a request's may learn of its batches in another process (decision 55).
@@ -46,7 +46,7 @@ class Exporter:
         """`dropped` counts spans that nobody will see."""
         os.environ.update(settings.variables)  # the manifest's too: the SDK reads nothing else
         self._most_queued = settings.most_queued
-        self._counted = _Counted(settings.endpoint, dropped)
+        self._counted = _CountedExporter(settings.endpoint, dropped)
         self._processor = BatchSpanProcessor(self._counted)
         self._resource = Resource.create()
         self._given = 0
@@ -76,7 +76,7 @@ class Exporter:
             self._counted.drop(lost)
 
 
-class _Counted(SpanExporter):
+class _CountedExporter(SpanExporter):
     """The SDK's exporter, with figures and one log line when it begins to fail."""
 
     def __init__(self, endpoint: str, dropped: Callable[[int], None]) -> None:

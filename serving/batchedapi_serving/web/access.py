@@ -102,7 +102,7 @@ def expect_keys(folder: Path) -> None:
         )
 
 
-class ApiKeys:
+class KeyRing:
     """The keys of which each request has to bring one."""
 
     def __init__(self, folder: Path) -> None:
@@ -212,7 +212,7 @@ def asks_for_key(answer: Answer) -> Answer:
     return answer._replace(headers=(*answer.headers, *_ASKS_FOR_KEY))
 
 
-class Cors:
+class CorsRules:
     """From which origins browsers may read answers: starlette's rules, here and in FastAPI.
 
     Keys travel in headers that a page sets itself, so cookies are never asked for.
@@ -322,7 +322,7 @@ class Guard:
     """
 
     def __init__(self, settings: ReplicaSettings) -> None:
-        self.keys = None if settings.api_keys is None else ApiKeys(Path(settings.api_keys))
-        self.cors = Cors(settings.cors_origins) if settings.cors_origins else None
+        self.keys = None if settings.api_keys is None else KeyRing(Path(settings.api_keys))
+        self.cors = CorsRules(settings.cors_origins) if settings.cors_origins else None
         self.log = AccessLog() if settings.access_log else None
         self.sees_requests = bool(self.keys or self.cors or self.log)

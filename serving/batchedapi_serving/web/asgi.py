@@ -46,8 +46,7 @@ from batchedapi_serving.web.frontend import (
     wire_of_path,
 )
 from batchedapi_serving.web.openapi import document_routes, serve_docs
-from batchedapi_serving.web.parser import REQUEST_ID
-from batchedapi_serving.web.parser import Request as ParsedRequest
+from batchedapi_serving.web.parser import REQUEST_ID, HttpRequest
 from batchedapi_serving.web.responses import ERROR, finished_error, new_request_id, problem_on
 
 log = logging.getLogger("uvicorn.error")
@@ -58,7 +57,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 def start_cycle(
-    request: ParsedRequest,
+    request: HttpRequest,
     *,
     config: Config,
     state: ServerState,

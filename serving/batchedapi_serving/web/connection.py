@@ -23,7 +23,7 @@ from batchedapi_core.batching import Client
 from batchedapi_serving.codecs import Answer, Reply, RequestHead, Wire
 from batchedapi_serving.dispatch.engine import CLIENT_LEFT, RequestHandle, ServedMethod
 from batchedapi_serving.errors import (
-    NoRoomError,
+    ConnectionsFullError,
     ServingError,
     TooSlowError,
     UnauthenticatedError,
@@ -43,7 +43,7 @@ from batchedapi_serving.web.limits import (
     UNCOUNTED_PART_BYTES,
     HeldBodies,
 )
-from batchedapi_serving.web.parser import ENCODING, Request, options_of
+from batchedapi_serving.web.parser import ENCODING, HttpRequest, options_of
 from batchedapi_serving.web.responses import (
     CLOSES,
     CONTINUE,
@@ -132,7 +132,7 @@ class Connection(asyncio.Protocol):
         self._ahead = 0  # bytes of requests that wait for the one before
         self._transport: Any = None
         self._flow: Any = None
-        self._pending: deque[Request] = deque()
+        self._pending: deque[HttpRequest] = deque()
         self.span: Span | None = None
         """See Caller."""
 
@@ -160,7 +160,7 @@ class Connection(asyncio.Protocol):
                 transport.abort()
             elif not leaving:
                 text = f"connections: {limit.most} are open and busy in this process; try another"
-                self._parser.error = NoRoomError(text)
+                self._parser.error = ConnectionsFullError(text)
 
     def waits_since(self) -> float | None:
         """Since when no whole request is here; None: one is."""
@@ -330,7 +330,7 @@ class Connection(asyncio.Protocol):
 
     # ------------------------------------------------------------ one request
 
-    def _begin(self, request: Request) -> None:
+    def _begin(self, request: HttpRequest) -> None:
         # Cheaper than each by its name.
         asked = self._asked
         method, path, _, _, _, body, asked.keep_alive, options, old = request
@@ -359,7 +359,7 @@ class Connection(asyncio.Protocol):
         else:
             self._predict(request, route)
 
-    def _look_at(self, request: Request) -> None:
+    def _look_at(self, request: HttpRequest) -> None:
         """Do for keys, the access log and CORS what a request needs that may go on."""
         guard = self._frontend.guard
         if self._parser.owner:
@@ -369,7 +369,7 @@ class Connection(asyncio.Protocol):
         if guard.cors is not None:
             self._asked.cors = guard.cors.headers(request.headers)
 
-    def _run_app(self, request: Request) -> None:
+    def _run_app(self, request: HttpRequest) -> None:
         """Answer a request that is no POST of a prediction; a GET may ask for a stream."""
         route = self._frontend.routes.of_stream(request.path) if request.method == b"GET" else None
         if route is not None:
@@ -401,7 +401,7 @@ class Connection(asyncio.Protocol):
             span.attributes["batchedapi.request_id"] = self._asked.named
         tracer.ends(span, str(status) if status >= _SERVER_ERROR else None)
 
-    def _predict_packed(self, request: Request, route: Route) -> None:
+    def _predict_packed(self, request: HttpRequest, route: Route) -> None:
         """Inflate a short body here. A long one stays packed on its way to the codec process."""
         headers = [header for header in request.headers if header[0] != ENCODING]
         request = request._replace(headers=headers)
@@ -442,7 +442,7 @@ class Connection(asyncio.Protocol):
         cycle, self._asked.cycle = self._asked.cycle, None
         self._answered(stays_open=cycle is not None and cycle.keep_alive)
 
-    def _predict(self, request: Request, route: Route) -> None:
+    def _predict(self, request: HttpRequest, route: Route) -> None:
         engine, options = self._frontend.engine, request.options
         reply: Reply | None = None
         try:
@@ -463,7 +463,7 @@ class Connection(asyncio.Protocol):
         else:
             self._asked.handle = None if handle.done else handle
 
-    def _predict_large(self, request: Request, route: Route, served: ServedMethod) -> None:
+    def _predict_large(self, request: HttpRequest, route: Route, served: ServedMethod) -> None:
         def problem_of(error: ServingError) -> Answer:
             return problem_on(route.wire, error, self.request_id())
 

@@ -61,17 +61,17 @@ class Route(NamedTuple):
     wire: Wire
 
 
-class Model(NamedTuple):
+class NamedModel(NamedTuple):
     """A method as protocols that know models, not methods, see it."""
 
     name: str
     method: str | None
 
 
-def models(name: str, methods: Iterable[str]) -> tuple[Model, ...]:
+def models(name: str, methods: Iterable[str]) -> tuple[NamedModel, ...]:
     """The replica's own name is its default method; further ones have theirs behind a dot."""
     public = (method for method in methods if not method.endswith(contract.METHOD_BATCH))
-    return (Model(name, None), *(Model(f"{name}.{method}", method) for method in public))
+    return (NamedModel(name, None), *(NamedModel(f"{name}.{method}", method) for method in public))
 
 
 def prediction_routes(settings: ReplicaSettings, methods: Iterable[str]) -> dict[str, Route]:

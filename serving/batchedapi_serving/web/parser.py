@@ -62,7 +62,7 @@ HEADERS: Final = "headers"
 BODY: Final = "body"
 
 
-class Options(NamedTuple):
+class RequestOptions(NamedTuple):
     """Headers that few requests have, read."""
 
     request_id: str | None = None
@@ -78,7 +78,7 @@ class Options(NamedTuple):
     tracestate: bytes = b""
 
 
-def options_of(headers: Iterable[tuple[bytes, bytes]]) -> Options:
+def options_of(headers: Iterable[tuple[bytes, bytes]]) -> RequestOptions:
     """Read OPTIONS and the trace among these headers; the last one of a name counts."""
     said: dict[bytes, list[bytes]] = {}
     for name, value in headers:
@@ -96,7 +96,9 @@ def options_of(headers: Iterable[tuple[bytes, bytes]]) -> Options:
         )
     parent = b",".join(filter(None, said[TRACEPARENT])).strip() if TRACEPARENT in said else b""
     state = b",".join(filter(None, said[TRACESTATE])).strip() if TRACESTATE in said else b""
-    return Options(text.decode("ascii") or None, timeout, refusal, bool(codings), parent, state)
+    return RequestOptions(
+        text.decode("ascii") or None, timeout, refusal, bool(codings), parent, state
+    )
 
 
 def _timeout_of(value: bytes) -> tuple[float | None, ClientError | None]:
@@ -108,11 +110,11 @@ def _timeout_of(value: bytes) -> tuple[float | None, ClientError | None]:
     )
 
 
-NO_OPTIONS: Final = Options()
+NO_OPTIONS: Final = RequestOptions()
 Headers = list[tuple[bytes, bytes]]
 
 
-class Request(NamedTuple):
+class HttpRequest(NamedTuple):
     """A complete request."""
 
     method: bytes
@@ -122,7 +124,7 @@ class Request(NamedTuple):
     content_type: bytes
     body: bytes
     keep_alive: bool
-    options: Options
+    options: RequestOptions
     old: bool = False
     """HTTP/1.0, where whoever keeps a connection says so."""
 
@@ -141,7 +143,9 @@ class HeadForm:
         "trace_at", "values", "varying",
     )  # fmt: skip
 
-    def __init__(self, prefixes: list[bytes], request: Request, seldom: Container[bytes]) -> None:
+    def __init__(
+        self, prefixes: list[bytes], request: HttpRequest, seldom: Container[bytes]
+    ) -> None:
         """`prefixes` are the request line, then the name of each header with its separator."""
         self.prefixes = prefixes
         self.request = request
@@ -170,7 +174,7 @@ class HeadForm:
         self.trace_at = places.get(TRACEPARENT, -1)
         self.state_at = places.get(TRACESTATE, -1)
 
-    def takes(self, prefixes: list[bytes], request: Request) -> bool:
+    def takes(self, prefixes: list[bytes], request: HttpRequest) -> bool:
         """Whether it differs in values alone that mean nothing to HTTP; from now on they vary."""
         if prefixes != self.prefixes:
             return False
@@ -181,7 +185,7 @@ class HeadForm:
         self.vary(more)
         return True
 
-    def read(self, data: bytes, limits: Limits) -> Request | None:
+    def read(self, data: bytes, limits: Limits) -> HttpRequest | None:
         """The one request that `data` is; None: it has another head, or has to be parsed."""
         parts, headers, checked = self.parts, self.request.headers.copy(), b""
         at = len(parts[0])
@@ -211,11 +215,11 @@ class HeadForm:
             if self.state_at >= 0:
                 tracestate = headers[self.state_at][1]
             said = (request_id, timeout, refusal, gzip, traceparent, tracestate)
-            options = tuple.__new__(Options, said)
+            options = tuple.__new__(RequestOptions, said)
         body = data[at:]
         made = (method, path, query, headers, content_type, body, keep_alive, options, old)
-        # Request(...) without its own call, which takes as long as the rest.
-        return tuple.__new__(Request, made)
+        # HttpRequest(...) without its own call, which takes as long as the rest.
+        return tuple.__new__(HttpRequest, made)
 
 
 class KnownHeads:
@@ -242,7 +246,7 @@ class KnownHeads:
         self.forms.remove(form)
         self.forms.insert(0, form)
 
-    def learn(self, data: bytes, request: Request) -> None:
+    def learn(self, data: bytes, request: HttpRequest) -> None:
         """`data` was all of `request`, and httptools accepted it."""
         worth_it = request.keep_alive and not request.query and request.path in self._paths
         if not worth_it or request.options.refusal is not None:
@@ -262,7 +266,7 @@ class KnownHeads:
         self.forms.insert(0, form)
 
 
-def prefixes_of(data: bytes, request: Request) -> list[bytes]:
+def prefixes_of(data: bytes, request: HttpRequest) -> list[bytes]:
     """The request line, then the name of each header with its separator, as `data` has them.
 
     Empty: the head is written in another way than most, or has to be parsed each time.
@@ -308,7 +312,7 @@ class Incoming:
         self.method = b"-"
         self.target = self.content_type = b""
         self.headers: Headers = []
-        self.options: Options = NO_OPTIONS
+        self.options: RequestOptions = NO_OPTIONS
         self.wants_continue = self.old = self.upgrades = False
         self.body_bytes = self.trailer_bytes = 0
         self.head_bytes = -1
@@ -384,7 +388,7 @@ class RequestParser:
         self._limits = limits
         self._known = known
         self._parser = httptools.HttpRequestParser(self)
-        self._complete: list[Request] = []
+        self._complete: list[HttpRequest] = []
         self._ended = False  # by a request that says `connection: close`
         self._piece = 0  # bytes of the piece that is being parsed
 
@@ -397,7 +401,7 @@ class RequestParser:
         del self._parser
         self.incoming.take_body()
 
-    def feed(self, data: bytes) -> Sequence[Request]:
+    def feed(self, data: bytes) -> Sequence[HttpRequest]:
         """The requests that are complete now that `data` has come; look at `error` after them."""
         if self._ended or self.error is not None:
             return ()
@@ -421,7 +425,7 @@ class RequestParser:
         complete, self._complete = self._complete, []  # what was answered is not held here
         return complete
 
-    def _admitted(self, request: Request) -> bool:
+    def _admitted(self, request: HttpRequest) -> bool:
         """Whether a key lets a known head in; if not, it is parsed as others, and refused."""
         try:
             self._ask(request.method, request.path, request.headers)
@@ -562,7 +566,7 @@ class RequestParser:
             asked.old = parser.get_http_version() == _OLD
         self._ended = not keep_alive
         self._complete.append(
-            Request(
+            HttpRequest(
                 parser.get_method(), path, query, asked.headers, asked.content_type,
                 asked.take_body(), keep_alive, asked.options, asked.old,
             )

@@ -20,7 +20,7 @@ from batchedapi_serving.codecs import Answer, Reply, Wire
 from batchedapi_serving.codecs.open_inference import open_inference_problem
 from batchedapi_serving.codecs.replies import item_text, named, problem_answer
 from batchedapi_serving.errors import ServingError
-from batchedapi_serving.web.parser import Request
+from batchedapi_serving.web.parser import HttpRequest
 
 log = logging.getLogger(__name__)
 
@@ -163,7 +163,7 @@ class StreamedAnswer:
         "begun", "chunked", "stays_open",
     )  # fmt: skip
 
-    def __init__(self, request: Request, transport: Any, flow: FlowControl) -> None:
+    def __init__(self, request: HttpRequest, transport: Any, flow: FlowControl) -> None:
         """`flow` says whether the transport has room."""
         self._form = form_of(request.headers)
         self.chunked: Final = not request.old

@@ -4,7 +4,7 @@ import pytest
 
 from batchedapi_core import contract
 from batchedapi_serving.metrics import slots
-from batchedapi_serving.predictor.files import Measured
+from batchedapi_serving.predictor.files import PredictorMetrics
 from batchedapi_serving.supervisor.admin import AdminApp, Answer
 
 
@@ -63,7 +63,7 @@ def test_the_operator_gets_a_page_of_what_it_reads_and_everybody_else_the_whole(
 def test_a_page_that_cannot_be_made_costs_its_own_request(caplog: pytest.LogCaptureFixture) -> None:
     """Probes are answered as before: nothing that a predictor measures ends the port."""
 
-    def fail() -> Measured:
+    def fail() -> PredictorMetrics:
         raise UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed")
 
     memory = memoryview(bytearray(slots.BYTES)).cast("d")

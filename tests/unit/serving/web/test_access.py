@@ -10,8 +10,8 @@ from batchedapi_serving.errors import LoadError, UnauthenticatedError
 from batchedapi_serving.web import access
 from batchedapi_serving.web.access import (
     RENEWED_SECONDS,
-    ApiKeys,
-    Cors,
+    CorsRules,
+    KeyRing,
     expect_keys,
     is_preflight,
     needs_no_key,
@@ -28,7 +28,7 @@ def keys_in(folder: Path, **files: str) -> Path:
     return folder
 
 
-def admits(keys: ApiKeys, *headers: tuple[bytes, bytes]) -> bool:
+def admits(keys: KeyRing, *headers: tuple[bytes, bytes]) -> bool:
     """Whether a request with these headers is answered."""
     try:
         keys.check(headers)
@@ -57,7 +57,7 @@ def test_all_keys_are_compared_in_constant_time(
     class Counted:
         compare_digest = staticmethod(compare)
 
-    keys = ApiKeys(keys_in(tmp_path, a="one", b="two", c="three"))
+    keys = KeyRing(keys_in(tmp_path, a="one", b="two", c="three"))
     monkeypatch.setattr(access, "hmac", Counted)
 
     for key in (b"one", b"three", b"x", b"x" * 1000):
@@ -68,7 +68,7 @@ def test_all_keys_are_compared_in_constant_time(
 
 def test_either_header_may_bring_it(tmp_path: Path) -> None:
     """A gateway may put its own Authorization in front of the client's key."""
-    keys = ApiKeys(keys_in(tmp_path, a="one"))
+    keys = KeyRing(keys_in(tmp_path, a="one"))
 
     assert admits(keys, (b"authorization", b"Basic abc"), (b"x-api-key", b"one"))
     assert admits(keys, (b"authorization", b"BEARER one"), (b"x-api-key", b"no"))
@@ -80,7 +80,7 @@ class Renewed:
     """Keys, and a time that passes with each look at them."""
 
     def __init__(self, folder: Path) -> None:
-        self.keys = ApiKeys(folder)
+        self.keys = KeyRing(folder)
         self._now = 0.0
 
     def admits(self, *given: bytes) -> list[bool]:
@@ -93,7 +93,7 @@ class Renewed:
 
 def test_keys_are_read_again_when_it_is_time(tmp_path: Path) -> None:
     """A mounted Secret changes without a restart; each look costs a read of each file."""
-    keys = ApiKeys(keys_in(tmp_path, a="one"))
+    keys = KeyRing(keys_in(tmp_path, a="one"))
     keys_in(tmp_path, b="two")
     keys.renew(0.5 * RENEWED_SECONDS)
     early = admits(keys, (b"x-api-key", b"two"))
@@ -133,7 +133,7 @@ def test_a_folder_that_is_gone_has_no_keys(tmp_path: Path) -> None:
 
 def test_a_moment_without_keys_closes_nothing(tmp_path: Path) -> None:
     """A kubelet that renews a Secret removes old names before it makes new ones."""
-    keys = ApiKeys(keys_in(tmp_path, a="one"))
+    keys = KeyRing(keys_in(tmp_path, a="one"))
     (tmp_path / "a").unlink()
     keys.renew(1.5 * RENEWED_SECONDS)
     meanwhile = admits(keys, (b"x-api-key", b"one"))
@@ -252,8 +252,8 @@ def test_a_network_of_one_client_is_one_owner(address: str, owner: str) -> None:
 
 def test_any_origin_is_answered_with_a_star_and_a_list_with_the_one_that_asks() -> None:
     """So that a cache between does not give one page's answer to another."""
-    anybody = dict(Cors(["*"]).headers([(b"origin", b"https://a")]))
-    listed = Cors(["https://a", "https://b"])
+    anybody = dict(CorsRules(["*"]).headers([(b"origin", b"https://a")]))
+    listed = CorsRules(["https://a", "https://b"])
 
     assert b"*" == anybody[b"access-control-allow-origin"]
     asked = dict(listed.headers([(b"origin", b"https://b")]))

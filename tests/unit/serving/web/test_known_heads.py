@@ -6,7 +6,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from batchedapi_serving.web.limits import Limits
-from batchedapi_serving.web.parser import KnownHeads, Request, RequestParser
+from batchedapi_serving.web.parser import HttpRequest, KnownHeads, RequestParser
 
 LIMITS = Limits(body=1000, headers=2000)
 PATHS = {b"/iris": None}
@@ -45,7 +45,7 @@ def same_as_parsed(pieces: list[bytes], *, traced: bool = False) -> None:
         assert outcome(second, data) == outcome(first, data), data
 
 
-def read(known: KnownHeads, data: bytes) -> list[Request]:
+def read(known: KnownHeads, data: bytes) -> list[HttpRequest]:
     """What the known heads make of it."""
     found = (form.read(data, LIMITS) for form in known.forms)
     return [request for request in found if request is not None]
