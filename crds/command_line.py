@@ -49,9 +49,9 @@ _ENVIRONMENT: Final = (
 _ARGUMENTS: Final = {
     "predictor": "The class, where there is no manifest: everything has its default.",
     "folder": "Is made, if it is not there; the last part of its path is the API's name.",
-    "file": "Of another server; the folder it is in is the project.",
-    "shell": "The one that is to complete.",
-    "name": "Of the BatchedAPI.",
+    "file": "Configuration of another server; its folder is the project.",
+    "shell": "Shell that completes.",
+    "name": "Name of the BatchedAPI.",
 }
 
 

@@ -12,17 +12,18 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import click
 
-from batchedapi_core.manifest import ManifestError, UnknownFields, parse_quantity
+from batchedapi_core.manifest import UnknownFields, parse_quantity
 from batchedapi_serving.cli.documents import (
     MANIFEST_PATH,
     DocumentError,
     Documents,
     load_documents,
     manifest_of,
+    refused,
 )
 from batchedapi_serving.cli.serve import ServeOptions, replica_settings
 from batchedapi_serving.errors import LoadError
@@ -44,10 +45,6 @@ from batchedapi_serving.supervisor.model_processes import model_environments
 
 _OPTIONS: Final = ServeOptions("127.0.0.1", 0, 0, drain_delay=0.0)
 """Nothing is listened on."""
-
-
-class ItemsError(ValueError):
-    """The file of items is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +84,7 @@ def load_items(path: Path) -> list[Any]:
     """The rows of a JSON array, or of one JSON value a line.
 
     Raises:
-        ItemsError: it is neither, or there are none.
+        DocumentError: it is neither, or there are none.
     """
     text = path.read_text("utf-8", "replace")
     try:
@@ -98,13 +95,13 @@ def load_items(path: Path) -> list[Any]:
             try:
                 value += [json.loads(line)] if line.strip() else []
             except ValueError as error:
-                raise ItemsError(
+                raise DocumentError(
                     f"--items {path}, line {number}: expected JSON, got {error}"
                 ) from error
     if isinstance(value, dict):  # one line of a file of lines
         value = [value]
     if not isinstance(value, list) or not value:
-        raise ItemsError(f"--items {path}: expected a JSON array, or one JSON value a line")
+        raise DocumentError(f"--items {path}: expected a JSON array, or one JSON value a line")
     return value
 
 
@@ -210,30 +207,15 @@ def check_command(
     """
     if (predictor is None) == (file is None):
         raise click.UsageError("give either -f FILE or MODULE:CLASS")
-    try:
+    with refused(file or predictor, NOT_CHECKED):
         if file is not None:
             documents = load_documents(file, name, UnknownFields.REFUSE)
         else:
             documents = Documents(manifest_of(predictor or ""), {}, Path.cwd())
-        judged = judge(
-            documents,
-            run_check(documents, Wanted(None if items is None else load_items(items), ignored)),
-        )
-    except (DocumentError, ManifestError, ItemsError) as error:
-        problems = error.problems if isinstance(error, ManifestError) else (str(error),)
-        _give_up([f"{file or predictor}: {problem}" for problem in problems])
-    except LoadError as error:
-        _give_up([f"{error.reason}: {error}"])
-    except OSError as error:
-        _give_up([str(error)])
+        wanted = Wanted(None if items is None else load_items(items), ignored)
+        judged = judge(documents, run_check(documents, wanted))
     text = judged.as_text()
     if as_json:
         text = json.dumps(judged.as_object(), indent=2) + "\n"
     click.echo(text, nl=False)
     sys.exit(BAD if not judged.report.good else 0 if judged.report.checked else NOT_CHECKED)
-
-
-def _give_up(problems: list[str]) -> NoReturn:
-    for problem in problems:
-        click.echo(f"batchedapi: {problem}", err=True)
-    sys.exit(NOT_CHECKED)

@@ -7,11 +7,13 @@ null is not sent; a number without a fraction is sent as an integer.
 
 import base64
 import binascii
+import contextlib
 import json
 import logging
 import math
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -19,7 +21,8 @@ import click
 import yaml
 
 from batchedapi_core import contract
-from batchedapi_core.manifest import BatchedAPI, UnknownFields, parse_api
+from batchedapi_core.manifest import BatchedAPI, ManifestError, UnknownFields, parse_api
+from batchedapi_serving.errors import LoadError
 
 _STR: Final = "tag:yaml.org,2002:str"
 _TRUE: Final = frozenset(("y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"))
@@ -151,6 +154,33 @@ MANIFEST_PATH: Final = click.Path(readable=False, path_type=Path)
 
 class DocumentError(ValueError):
     """A file that is not what `serve -f` takes."""
+
+
+@contextlib.contextmanager
+def refused(place: object, code: int, *errors: type[Exception]) -> Iterator[None]:
+    """Print the problems of a command, one a line, and exit with `code`.
+
+    Args:
+        place: The manifest or class, which problems of a document begin with.
+        code: The exit code.
+        errors: Others than those of documents, the predictor and the system.
+    """
+    others: tuple[type[Exception], ...] = (OSError, *errors)
+    try:
+        yield
+    except ManifestError as error:
+        problems = [f"{place}: {problem}" for problem in error.problems]
+    except DocumentError as error:
+        problems = [f"{place}: {error}"]
+    except LoadError as error:
+        problems = [f"{error.reason}: {error}"]
+    except others as error:
+        problems = [str(error)]
+    else:
+        return
+    for problem in problems:
+        click.echo(f"batchedapi: {problem}", err=True)
+    sys.exit(code)
 
 
 class Documents(NamedTuple):

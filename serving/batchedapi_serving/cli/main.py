@@ -84,18 +84,18 @@ _HOST: Final = click.option(
 )  # fmt: skip
 _PORT: Final = click.option(
     "--port", type=click.IntRange(0, 65535), default=contract.HTTP_PORT, show_default=True,
-    help="Of predictions; 0: one that is free, which the log says.",
+    help="Port for predictions; 0: a free one, which the log names.",
 )  # fmt: skip
 _ADMIN_PORT: Final = click.option(
     "--admin-port",
     type=click.IntRange(0, 65535),
     default=contract.ADMIN_PORT,
     show_default=True,
-    help="Of metrics, health and the page.",
+    help="Port for metrics, health and the page.",
 )
 _GRPC_PORT: Final = click.option(
     "--grpc-port", type=click.IntRange(0, 65535),
-    help="Of the Open Inference Protocol over gRPC; 0: none. [default: none, or"
+    help="Port for the Open Inference Protocol over gRPC; 0: none. [default: none, or"
     f" {contract.GRPC_PORT} if the manifest has networking.grpc]",
 )  # fmt: skip
 _PROCESSES: Final = click.option(
@@ -293,7 +293,7 @@ def _run(  # noqa: PLR0917 - what every command of a role was given
 @main.command("completion")
 @click.argument("shell", type=click.Choice(sorted(_COMPLETERS)))
 def completion_command(shell: str) -> None:
-    """Print what makes SHELL complete commands, options and files.
+    """Print a script that makes SHELL complete commands, options and files.
 
     \b
     Examples:

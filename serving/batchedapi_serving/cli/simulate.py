@@ -3,11 +3,12 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
 from batchedapi_core import contract
-from batchedapi_serving.cli.documents import MANIFEST_PATH
+from batchedapi_serving.cli.documents import MANIFEST_PATH, refused
 
 FAILED = 1
 """Exit code: an assertion does not hold."""
@@ -34,12 +35,12 @@ _DURATION = "DURATION"
 )  # fmt: skip
 @click.option(
     "--max-batch-size", type=click.IntRange(1, contract.MAX_BATCH_SIZE_LIMIT),
-    help="Instead of the manifest's.",
+    help="Override the manifest.",
 )  # fmt: skip
-@click.option("--batch-interval", metavar=_DURATION, help="Instead of the manifest's.")
-@click.option("--max-latency", metavar=_DURATION, help="Instead of the manifest's.")
-@click.option("--min-replicas", type=click.IntRange(1), help="Instead of the manifest's.")
-@click.option("--max-replicas", type=click.IntRange(1), help="Instead of the manifest's.")
+@click.option("--batch-interval", metavar=_DURATION, help="Override the manifest.")
+@click.option("--max-latency", metavar=_DURATION, help="Override the manifest.")
+@click.option("--min-replicas", type=click.IntRange(1), help="Override the manifest.")
+@click.option("--max-replicas", type=click.IntRange(1), help="Override the manifest.")
 @click.option(
     "--replicas", type=click.IntRange(0),
     help="Ready at the beginning. [default: as many as the first 5 s need]",
@@ -54,24 +55,20 @@ _DURATION = "DURATION"
     "--startup", metavar="DURATION..DURATION",
     help="From the creation of a replica to its readiness. [default: 20s..40s]",
 )  # fmt: skip
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of chance.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Random seed.")
 @click.option(
     "--assert", "assertions", multiple=True, metavar="'p99<80ms'",
     help="Exit with 1 unless it holds; of p50, p90, p99, miss_fraction, cost_ratio, mean_rows,"
     " replicas (the most), with < <= > >=. Can be given several times.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome as one JSON object.")
-def simulate_command(  # noqa: PLR0917 - click passes options by name
+def simulate_command(
     file: Path | None,
     name: str | None,
     trace: Path,
-    service: str | None,
-    startup: str | None,
-    batch_interval: str | None,
-    max_latency: str | None,
     assertions: tuple[str, ...],
-    as_json: bool,  # noqa: FBT001 - as above
-    **numbers: int,
+    as_json: bool,  # noqa: FBT001 - click passes options by name
+    **options: Any,
 ) -> None:
     """Predict batches, latencies and replicas of a load, without a model and without a cluster.
 
@@ -86,16 +83,10 @@ def simulate_command(  # noqa: PLR0917 - click passes options by name
     # Here: numpy comes with it, and a replica's supervisor, which runs this program too, has no
     # memory to give away.
     from batchedapi_serving.cli import simulate_request  # noqa: PLC0415
+    from batchedapi_serving.laptop.simulating.settings import OptionError  # noqa: PLC0415
 
-    request = simulate_request.Request(
-        file, name, trace, service, startup, batch_interval, max_latency, assertions, numbers
-    )
-    try:
-        simulated, failures = simulate_request.perform(request)
-    except simulate_request.RequestError as error:
-        for problem in error.problems:
-            click.echo(f"batchedapi: {problem}", err=True)
-        sys.exit(NOT_SIMULATED)
+    with refused(file or "options", NOT_SIMULATED, OptionError):
+        simulated, failures = simulate_request.perform(file, name, trace, assertions, **options)
     if as_json:
         click.echo(json.dumps(simulated.as_object(), indent=2))
     else:

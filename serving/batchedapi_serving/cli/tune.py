@@ -1,21 +1,21 @@
 """`batchedapi tune`: its options and exit codes; what it does is in tuning/."""
 
+import contextlib
 import importlib.util
 import os
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import click
 
-from batchedapi_core.manifest import CPU_COUNT, BatchedAPI, ManifestError, UnitError, UnknownFields
+from batchedapi_core.manifest import CPU_COUNT, BatchedAPI, UnitError, UnknownFields
 from batchedapi_core.manifest import parse_duration as seconds_of
-from batchedapi_serving.cli.check import ItemsError, load_items
-from batchedapi_serving.cli.documents import MANIFEST_PATH, DocumentError, load_documents
+from batchedapi_serving.cli.check import load_items
+from batchedapi_serving.cli.documents import MANIFEST_PATH, DocumentError, load_documents, refused
 from batchedapi_serving.cli.serve import usable_cpu_count
-from batchedapi_serving.errors import LoadError
 from batchedapi_serving.overrides import Flags, in_effect
 
 if TYPE_CHECKING:  # numpy comes with it
@@ -30,7 +30,7 @@ INTERRUPTED = 130
 """Exit code: Ctrl-C; what was known is printed."""
 _SHORTEST_STEP = 1.0  # second
 _TARGETS_A_STEP = 20.0
-"""Of a load at least: 5 % more than a replica holds must make it late before the load is over."""
+"""Least length of a load: 5 % more than a replica holds must make it late within it."""
 _EVERY = 10.0  # seconds between two lines of progress where no terminal is
 
 
@@ -42,7 +42,7 @@ class Progress:
         self._told = -_EVERY
 
     def tell(self, text: str, left: float) -> None:
-        """What is being done, and seconds that the rest is expected to take."""
+        """Show the present step, and the seconds that the rest is expected to take."""
         now = time.monotonic()
         rest = f"{left:.0f} s" if left < 90 else f"{left / 60:.0f} min"  # noqa: PLR2004 - as one says
         line = f"{text}, about {rest} left"
@@ -52,8 +52,8 @@ class Progress:
             self._told = now
             click.echo(line, err=True)
 
-    def over(self) -> None:
-        """There is something to read now."""
+    def close(self) -> None:
+        """Clear the line: there is something to read now."""
         if self._terminal:
             click.echo("\r\x1b[K", err=True, nl=False)
 
@@ -87,7 +87,7 @@ class Progress:
 )  # fmt: skip
 @click.option(
     "--largest", type=click.IntRange(1, 4096), default=256, show_default=True, metavar="ROWS",
-    help="Of a batch to try.",
+    help="Largest batch to try.",
 )  # fmt: skip
 @click.option(
     "--step",
@@ -139,9 +139,10 @@ def tune_command(
     from batchedapi_serving.laptop.tuning.run import Tuner, Wanted  # noqa: PLC0415
 
     if picture is not None and importlib.util.find_spec("matplotlib") is None:
-        _give_up([report.REMEDY])
+        click.echo(f"batchedapi: {report.REMEDY}", err=True)
+        sys.exit(NOT_TUNED)
     progress = Progress(terminal=sys.stderr.isatty())
-    try:
+    with refused(file, NOT_TUNED, MeasuringError, NoRowsError), contextlib.closing(progress):
         documents = load_documents(file, name, UnknownFields.REFUSE)
         usable = usable_cpu_count(os.environ)
         api = in_effect(documents.api, Flags(), os.environ, usable)
@@ -162,22 +163,11 @@ def tune_command(
         subject = Subject(api, documents.source, documents.folder, own_cpus)
         tuner = Tuner(subject, own, wanted, progress.tell)
         tuner.run()
-        progress.over()
         known = tuner.known
         if out is not None:
             out.write_text(report.patch(known))
         if picture is not None:
             report.draw(known, picture)
-    except (DocumentError, ManifestError, ItemsError) as error:
-        progress.over()
-        problems = error.problems if isinstance(error, ManifestError) else (str(error),)
-        _give_up([f"{file}: {problem}" for problem in problems])
-    except LoadError as error:
-        progress.over()
-        _give_up([f"{error.reason}: {error}"])
-    except (MeasuringError, NoRowsError, OSError) as error:
-        progress.over()
-        _give_up([str(error)])
     if as_json:
         click.echo(report.as_json(known), nl=False)
     else:
@@ -222,9 +212,3 @@ def _duration(option: str, text: str) -> float:
         return seconds_of(text)
     except UnitError as error:
         raise DocumentError(f"{option}: {error}") from error
-
-
-def _give_up(problems: list[str]) -> NoReturn:
-    for problem in problems:
-        click.echo(f"batchedapi: {problem}", err=True)
-    sys.exit(NOT_TUNED)
