@@ -4,8 +4,6 @@ The autoscaler looks at every API every two seconds and reads from here. The rec
 the apiserver itself: a deletion or a first write must not be decided on what may be stale.
 """
 
-import json
-import zlib
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -40,18 +38,19 @@ def version_of(body: JsonObject) -> tuple[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class ApiView:
-    """A BatchedAPI as the watch brought it last. What is read rarely is packed: nine tenths."""
+    """A BatchedAPI as the watch brought it last. Nobody changes the two objects."""
 
     uid: str
     generation: int
     source: str | None
     """The ConfigMap that its code is from."""
-    packed_document: bytes
-    packed_status: bytes
+    document: JsonObject
+    """Its identity and spec."""
+    status: JsonObject
 
     @classmethod
     def of(cls, body: JsonObject) -> "ApiView":
-        """What is kept of it."""
+        """From its whole body."""
         metadata, (uid, generation) = body["metadata"], version_of(body)
         identity = {name: metadata[name] for name in _IDENTITY if name in metadata}
         document = {**body, "metadata": identity}
@@ -60,17 +59,7 @@ class ApiView:
         for part in ("spec", "predictor", "source", "configMap"):
             source = source.get(part) if isinstance(source, dict) else None
         name = source if isinstance(source, str) else None
-        return cls(uid, generation, name, _packed(document), _packed(status))
-
-    @property
-    def document(self) -> JsonObject:
-        """Its identity and spec; unpacked by each call."""
-        return _unpacked(self.packed_document)
-
-    @property
-    def status(self) -> JsonObject:
-        """Unpacked by each call."""
-        return _unpacked(self.packed_status)
+        return cls(uid, generation, name, document, status)
 
     @property
     def spec_version(self) -> tuple[str, int]:
@@ -341,11 +330,3 @@ def _starting_as_before(pod: PodView, before: PodView | None) -> PodView:
         return replace(pod, startup=before.startup)
     # ready already when first seen as such, and its readiness could not be dated: never any more
     return replace(pod, startup=None) if before.ready else pod
-
-
-def _packed(value: JsonObject) -> bytes:
-    return zlib.compress(json.dumps(value, separators=(",", ":")).encode())
-
-
-def _unpacked(packed: bytes) -> JsonObject:
-    return dict(json.loads(zlib.decompress(packed)))

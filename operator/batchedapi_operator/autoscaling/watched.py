@@ -1,26 +1,19 @@
 """What the autoscaler remembers of one API, and what its users are told of lost metrics."""
 
-import hashlib
 import itertools
-import json
-import zlib
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
-from weakref import WeakValueDictionary
-
-from pydantic import BaseModel
 
 from batchedapi_core import contract
 from batchedapi_core.bottleneck import Told, Verdict
-from batchedapi_core.manifest import BatchedAPI, BatchedAPISpec, ConditionType
+from batchedapi_core.manifest import BatchedAPI, ConditionType
 from batchedapi_core.placement import AdviceReason
 from batchedapi_core.scaling.decision import ClampName, Reason, ScalingDecision
 from batchedapi_core.scaling.forecast import Series
 from batchedapi_core.scaling.policy import ScalingPolicy
-from batchedapi_core.scaling.record import essence, taken_again
 from batchedapi_core.scaling.state import ScalingState
 from batchedapi_operator.autoscaling.advice import standing_in
 from batchedapi_operator.autoscaling.bottleneck import Tally
@@ -140,15 +133,10 @@ class Watched:
 
 
 class Manifests:
-    """Manifests as models; parsed again only when their users have changed them.
-
-    Equal sections of specs are there once: most are what a spec has that does not name them.
-    """
+    """Manifests as models; parsed again only when their users have changed them."""
 
     def __init__(self) -> None:
         self._known: dict[ObjectKey, tuple[tuple[str, int], BatchedAPI]] = {}
-        self._sections: WeakValueDictionary[tuple[type, bytes], BaseModel] = WeakValueDictionary()
-        """By their type and a digest of what was said of them, which may be long."""
 
     def of(self, key: ObjectKey, view: ApiView) -> BatchedAPI:
         """The model of what was watched last.
@@ -160,14 +148,6 @@ class Manifests:
         if known is not None and known[0] == view.spec_version:
             return known[1]
         api = parsed(view.document)
-        fields: dict[str, Any] = dict(api.spec)
-        for name, value in api.spec:
-            if isinstance(value, BaseModel):
-                said = value.model_dump_json(exclude_unset=True).encode()
-                section = type(value), hashlib.sha256(said).digest()
-                fields[name] = self._sections.setdefault(section, value)
-        spec = BatchedAPISpec.model_construct(api.spec.model_fields_set, **fields)
-        api = api.model_copy(update={"spec": spec})
         self._known[key] = (view.spec_version, api)
         return api
 
@@ -176,18 +156,16 @@ class Manifests:
         self._known.pop(key, None)
 
 
-# The last decisions about each API, for whoever asks why; the status has the newest alone.
-#
-# Decisions in a row that came to the same are one entry: a quiet hour is one line, not 720.
-
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Stretch:
-    """Decisions in a row with the same replicas, reason and binding limit. Owned by the ring."""
+    """Decisions in a row with the same replicas, reason and binding limit.
+
+    A quiet hour is one of them, not 720.
+    """
 
     since: datetime
     time: datetime
-    """Of the latest."""
+    """When the latest was taken."""
     count: int
     policy: ScalingPolicy
     decision: ScalingDecision
@@ -208,51 +186,31 @@ class Stretch:
 
 
 class DecisionRing:
-    """Bounded: the oldest entry of an API makes room. Owned by the autoscaler.
+    """The last decisions about each API; the status has the newest alone.
 
-    Of each API the present stretch is kept as it is, of those before what they follow from, as
-    compressed JSON. That is alike in its words: the first that was packed is the dictionary of all.
+    Bounded: the oldest entry of an API makes room.
     """
 
     def __init__(self) -> None:
-        self._present: dict[ObjectKey, Stretch] = {}
-        self._past: defaultdict[ObjectKey, deque[bytes]] = defaultdict(
-            lambda: deque(maxlen=contract.DECISIONS_KEPT - 1)
+        self._known: defaultdict[ObjectKey, deque[Stretch]] = defaultdict(
+            lambda: deque(maxlen=contract.DECISIONS_KEPT)
         )
-        self._dictionary = b""
 
     def add(
         self, key: ObjectKey, time: datetime, policy: ScalingPolicy, decision: ScalingDecision
     ) -> None:
         """Remember a decision."""
-        last = self._present.get(key)
-        if last is not None and last.goes_on(decision):
-            last.time, last.count = time, last.count + 1
-            last.policy, last.decision = policy, decision
-            return
-        if last is not None:
-            times = (last.since.isoformat(), last.time.isoformat(), last.count)
-            found = (*times, essence(last.policy, last.decision))
-            text = json.dumps(found, separators=(",", ":")).encode()
-            self._dictionary = self._dictionary or text
-            packer = zlib.compressobj(zdict=self._dictionary)
-            self._past[key].append(packer.compress(text) + packer.flush())
-        self._present[key] = Stretch(time, time, 1, policy, decision)
+        known, since, count = self._known[key], time, 1
+        if known and known[-1].goes_on(decision):
+            last = known.pop()
+            since, count = last.since, last.count + 1
+        known.append(Stretch(since, time, count, policy, decision))
 
     def last(self, key: ObjectKey, count: int) -> list[JsonObject]:
         """At most `count` entries, the newest first; none for an API that nothing is known of."""
-        present = self._present.get(key)
-        if present is None:
-            return []
-        entries = [present.to_json()]
-        for packed in itertools.islice(reversed(self._past.get(key, ())), count - 1):
-            text = zlib.decompressobj(zdict=self._dictionary).decompress(packed)
-            since, time, times, kept = json.loads(text)
-            begin, end = datetime.fromisoformat(since), datetime.fromisoformat(time)
-            entries.append(Stretch(begin, end, times, *taken_again(kept)).to_json())
-        return entries
+        known = reversed(self._known.get(key, ()))
+        return [one.to_json() for one in itertools.islice(known, count)]
 
     def forget(self, key: ObjectKey) -> None:
         """The API is gone."""
-        self._present.pop(key, None)
-        self._past.pop(key, None)
+        self._known.pop(key, None)

@@ -44,7 +44,7 @@ def kept(store: Store) -> tuple[JsonObject, JsonObject] | None:
     return None if view is None else (view.document["spec"], view.status)
 
 
-def test_an_api_is_kept_packed_and_found_whole() -> None:
+def test_an_api_is_found_whole() -> None:
     """Every look reads who it is; its spec is read when it changes, its status for reports."""
     last = {"time": "t", "desired": 2, "reason": "Demand", "text": "two", "record": {"terms": {}}}
     autoscaling = {"policy": "CapacitySLO", "lastDecision": last, "learned": {"version": 2, "a": 1}}

@@ -4,12 +4,9 @@ import pytest
 from tests.unit.operator.worlds import KEY, api_body
 
 from batchedapi_operator.autoscaling.watched import Manifests
-from batchedapi_operator.cluster import JsonObject, ObjectKey
+from batchedapi_operator.cluster import JsonObject
 from batchedapi_operator.errors import InvalidSpecError
-from batchedapi_operator.reconcile.plan import parsed
 from batchedapi_operator.store import ApiView
-
-OTHER = ObjectKey(KEY.namespace, "other")
 
 
 def with_generation(body: JsonObject, generation: int) -> ApiView:
@@ -29,22 +26,6 @@ def test_a_manifest_is_parsed_again_when_its_user_has_changed_it_alone() -> None
     assert (False, True) == (first.spec.paused, later.spec.paused)
     manifests.forget(KEY)
     assert first is not manifests.of(KEY, with_generation(api_body(), 1))
-
-
-def test_sections_that_say_the_same_are_there_once() -> None:
-    """What was said and what was left out stay apart, though both have the same value."""
-    manifests = Manifests()
-    body = api_body(autoscaling={"maxReplicas": 3}, compute={"cpu": "1"})
-    said = api_body(autoscaling={"maxReplicas": 3, "minReplicas": 1}, compute={"cpu": "1"})
-
-    one, two = (manifests.of(*it) for it in ((KEY, ApiView.of(body)), (OTHER, ApiView.of(said))))
-
-    assert (parsed(body), parsed(said)) == (one, two)
-    assert one.spec.compute is two.spec.compute
-    assert one.spec.networking is two.spec.networking
-    assert one.spec.autoscaling is not two.spec.autoscaling
-    assert one.spec.model_fields_set == {"predictor", "autoscaling", "compute"}
-    assert two.spec.autoscaling.model_fields_set == {"max_replicas", "min_replicas"}
 
 
 def test_a_manifest_that_cannot_be_used_is_refused_again_and_again() -> None:
