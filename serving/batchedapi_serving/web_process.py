@@ -271,6 +271,16 @@ def run_web(
     uvloop.run(_serve(settings, listener, control, index, connections))
 
 
+def _queue(
+    settings: ReplicaSettings, memory: Memory, line: ControlLine, tracer: Tracer | None, index: int
+) -> contextlib.AbstractAsyncContextManager[Backend]:
+    if index > 0:
+        return _queue_elsewhere(settings)
+    if settings.queue is not None:
+        return _shared_queue(settings, memory, line, settings.queue)
+    return queue_here(settings, memory, line, tracer)
+
+
 async def _serve(
     settings: ReplicaSettings,
     listener: socket.socket,
@@ -286,13 +296,7 @@ async def _serve(
         memory[slots.SPANS_DROPPED + index] += spans
 
     tracer, end_tracing = started_tracer(settings.tracing, dropped)
-    if index > 0:
-        queue = _queue_elsewhere(settings)
-    elif settings.queue is not None:
-        queue = _shared_queue(settings, memory, line, settings.queue)
-    else:
-        queue = queue_here(settings, memory, line, tracer)
-    async with queue as backend:
+    async with _queue(settings, memory, line, tracer, index) as backend:
         frontend = Frontend(
             settings, backend.engine, backend.answered, connections, memory=memory, tracer=tracer
         )

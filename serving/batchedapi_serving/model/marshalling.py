@@ -158,7 +158,8 @@ def split_tensors(
     Raises:
         PredictorError: a missing output, wrong number of rows, shape, type or range.
     """
-    known = {name: max(of_rows) for name, of_rows in (lengths or {}).items()}
+    lengths = lengths or {}
+    known = {name: max(of_rows) for name, of_rows in lengths.items()}
     arrays = {}
     wrong: set[int] = set()
     for name, value in _named(method, answer).items():
@@ -174,7 +175,7 @@ def split_tensors(
             if tensor is not None and tensor.allow_non_finite:
                 refused &= np.isfinite(array)
             # Cut back, as what a model computes for padding does not count.
-            column = cut_back(method, name, refused, lengths or {})
+            column = cut_back(method, name, refused, lengths)
             wrong.update(i for i, row in enumerate(column) if row.any())
     if wrong:
         facts = {"method": method.name, "error": NOT_FINITE, "wrong": len(wrong), "rows": rows}

@@ -52,6 +52,7 @@ from batchedapi_serving.queue.broker import (
     Broker,
     BrokerDownError,
     BrokerFullError,
+    Depth,
     Look,
 )
 from batchedapi_serving.queue.entries import (
@@ -156,6 +157,11 @@ class HeldRequests:
     def outbox_by_stream(self) -> Counter[str]:
         """How many are to be handed in to each stream."""
         return Counter(one.stream for one in self.outbox)
+
+    def lost(self, depths: Mapping[str, Depth]) -> bool:
+        """Whether requests were in a stream that is there no more."""
+        gone = {name for name, depth in depths.items() if not depth.exists and not depth.length}
+        return any(one.place is not None and one.stream in gone for one in self.by_number.values())
 
     def cancel(self, request: Request) -> int:
         """See requests.Cancels. A request that a worker has taken is run all the same."""
@@ -588,10 +594,7 @@ class QueueEngine(MethodTable[QueueMethod]):
                 for stream, depth in look.depths.items()
             }
         )
-        gone = {
-            name for name, depth in look.depths.items() if not depth.exists and not depth.length
-        }
-        if any(one.place is not None and one.stream in gone for one in held.values()):
+        if self._held.lost(look.depths):
             raise BrokerDownError("the queue was emptied")
         for one in self._offered.homeless(held.values()):
             self._in_flight.fail(one, NotReadyError(_REPLACED), self._now(), "queue_full")

@@ -261,26 +261,29 @@ def read_answers(pack: bytes) -> tuple[list[WrittenAnswer], int]:
 
 def _results(meta: Meta, payload: bytes, codec: Codec, rows: int) -> Results | None:
     """None: it does not agree with itself, or with what was asked."""
-    match meta.get("kind"):
-        case "items":
-            items = [_item(item) for item in meta["items"]]
-            agrees = len(items) == rows and sum(item[2] for item in items) == len(payload)
-            known: Meta = {"kind": "items", "items": items}
-        case "tensors":
-            method, not_finite = codec.method, meta["not_finite"]
-            outputs = [_output(output, rows, method.outputs) for output in meta["outputs"]]
-            names = {name for name, *_ in outputs}
-            agrees = (
-                sum(map(_output_bytes, outputs)) == len(payload)
-                and are_whole(not_finite)
-                and len(names) == len(outputs) > 0
-                and names == (method.outputs.keys() or names)
-                and (len(names) == 1 or not method.single_output)
-            )
-            known = {"kind": "tensors", "outputs": outputs, "not_finite": not_finite}
-        case _:
-            return None
+    kind, known, agrees = meta.get("kind"), dict[str, Any](), False
+    if kind == "items":
+        items = [_item(item) for item in meta["items"]]
+        known = {"kind": kind, "items": items}
+        agrees = len(items) == rows and sum(item[2] for item in items) == len(payload)
+    elif kind == "tensors":
+        outputs = [_output(output, rows, codec.method.outputs) for output in meta["outputs"]]
+        known = {"kind": kind, "outputs": outputs, "not_finite": meta["not_finite"]}
+        agrees = (
+            sum(map(_output_bytes, outputs)) == len(payload)
+            and are_whole(meta["not_finite"])
+            and _are_outputs_of(codec.method, [name for name, *_ in outputs])
+        )
     return codec.results(known, payload) if agrees else None
+
+
+def _are_outputs_of(method: MethodSpec, names: Sequence[str]) -> bool:
+    declared = method.outputs.keys() or set(names)
+    return (
+        len(set(names)) == len(names) > 0
+        and set(names) == declared
+        and (len(names) == 1 or not method.single_output)
+    )
 
 
 def _item(item: Any) -> list[Any]:

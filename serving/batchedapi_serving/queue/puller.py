@@ -435,27 +435,33 @@ class Puller:
             if self._now() - said > _SAID_AGAIN_SECONDS:
                 await self._publish(methods)
                 said = self._now()
-            await self.line.broker.register(self.line.name, self._streams.values())
-            look = await self.line.broker.look(self._streams.values(), self._others.alive)
-            if not all(depth.exists for depth in look.depths.values()):
-                raise QueueGoneError("the queue was emptied")
-            self.line.offset = look.time - self._now()
-            others = sum(
-                one.signature == methods.signature and not one.draining
-                for name, one in self.line.unreadable.workers(look.workers).items()
-                if name != self.line.name
-            )
-            quiet = not self._hand and not any(depth.requests for depth in look.depths.values())
-            looks = self._state.quiet_looks + 1 if quiet else 0
-            self._state = self._state._replace(others=others, quiet_looks=looks)
-            await self._take_over(look)
-            self._forget_dead_web(look)
+            await self._look(methods)
             if self._state.leaves and self._idle:
                 self._stopped.set()
             await came(self._free, within=LOOK_SECONDS)
             if not self.line.reached:  # after a whole look this worker is ready, and not before
                 self.line.is_reached()
                 self._connected(True)
+
+    async def _look(self, methods: Methods) -> None:
+        broker, name, streams = self.line.broker, self.line.name, self._streams.values()
+        await broker.register(name, streams)
+        look = await broker.look(streams, self._others.alive)
+        if not all(depth.exists for depth in look.depths.values()):
+            raise QueueGoneError("the queue was emptied")
+        self.line.offset = look.time - self._now()
+        others = self.line.unreadable.workers(look.workers)
+        others.pop(name, None)
+        staying = [
+            one
+            for one in others.values()
+            if one.signature == methods.signature and not one.draining
+        ]
+        quiet = not self._hand and not any(depth.requests for depth in look.depths.values())
+        looks = self._state.quiet_looks + 1 if quiet else 0
+        self._state = self._state._replace(others=len(staying), quiet_looks=looks)
+        await self._take_over(look)
+        self._forget_dead_web(look)
 
     async def _take_over(self, look: Look) -> None:
         """Claim requests of workers that are dead."""

@@ -287,26 +287,32 @@ class CodecQueue:
             if not request.done:
                 self._begin(request, (frame,))
                 return
+        following = self._next_body()
+        if following is not None:
+            self._bodies.remove(following)
+            body = following.asked.body
+            frame = encode_frame(question(following), (), len(body))
+            following.give_up_body()
+            self._begin(following, (frame, body))
+            return
+        held = next((one.asked.held for one in self._bodies if one.asked.packed), None)
+        if held is not None and not self._wants_room:
+            self._wants_room = True
+            held.when_freed(self._look_for_room)
+
+    def _next_body(self) -> LargeRequest | None:
+        """The body that is taken apart next; None: there is none, or no room for what it has."""
         ready = [body for body in self._bodies if self._fits(body)]
         while ready:
             now = asyncio.get_running_loop().time()
             since = now if self._passed_since is None else self._passed_since
             lengths = [body.length for body in ready]
             request = ready[next_of(lengths, now - since, ready[0].timeout)]
-            if not request.reserves():
-                ready = [body for body in ready if not body.asked.packed]
-                continue
-            self._passed_since = None if request is ready[0] else since
-            self._bodies.remove(request)
-            body = request.asked.body
-            frame = encode_frame(question(request), (), len(body))
-            request.give_up_body()
-            self._begin(request, (frame, body))
-            return
-        held = next((one.asked.held for one in self._bodies if one.asked.packed), None)
-        if held is not None and not self._wants_room:
-            self._wants_room = True
-            held.when_freed(self._look_for_room)
+            if request.reserves():
+                self._passed_since = None if request is ready[0] else since
+                return request
+            ready = [body for body in ready if not body.asked.packed]
+        return None
 
     def _look_for_room(self) -> None:
         self._wants_room = False
