@@ -18,19 +18,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from batchedapi_core.batching import Client
 from batchedapi_serving.codecs import DecodedRequest
 from batchedapi_serving.dispatch.engine import Caller, Engine, RequestHandle, ServedMethod
 from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.settings import RecordingSettings
-
-# Arrivals on their way from the event loop to the file, which may be slow, full or gone.
-#
-# The event loop only ever appends to a queue that is bounded: what does not fit is counted, and
-# said when the recording ends. A thread takes them from there, a few at a time, since it makes
-# text of them while it holds the GIL.
 
 log = logging.getLogger(__name__)
 
@@ -48,18 +42,52 @@ MIXED: Final = "mixed"
 """Shape of a request whose rows have several."""
 
 
-class Lines(Protocol):
-    """Where lines go; see RecordFile."""
+class RecordFile:
+    """A file that has whole lines only, whatever happens while they are written; one writer."""
 
-    def append(self, lines: list[bytes]) -> None:
-        """Write them.
+    def __init__(self, path: Path) -> None:
+        """Go on behind the last whole line.
+
+        A writer that was killed may have left part of another.
 
         Raises:
-            UnwrittenError: some are not written.
+            OSError: the file cannot be opened, nor made.
         """
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        size = os.fstat(self._descriptor).st_size
+        start = max(0, size - _LOOK_BACK)
+        self._end = start + os.pread(self._descriptor, size - start, start).rfind(b"\n") + 1
+        os.ftruncate(self._descriptor, self._end)
+
+    def append(self, lines: list[bytes]) -> None:
+        """Write lines, each with its newline.
+
+        Raises:
+            UnwrittenError: the disk is full, or gone; the lines before are in the file.
+        """
+        data, done = b"".join(lines), 0
+        try:
+            while done < len(data):
+                done += os.pwrite(self._descriptor, data[done:], self._end + done)
+        except OSError as error:
+            whole = data.rfind(b"\n", 0, done) + 1
+            self._end += whole
+            with contextlib.suppress(OSError):  # a part that stays is written over by the next line
+                os.ftruncate(self._descriptor, self._end)
+            raise UnwrittenError(len(lines) - data.count(b"\n", 0, whole), error) from error
+        self._end += done
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """Twice is an error."""
+        os.close(self._descriptor)
+
+
+class UnwrittenError(Exception):
+    """Some lines are not in the file."""
+
+    def __init__(self, lines: int, reason: OSError) -> None:
+        super().__init__(f"{lines} lines were not written: {reason}")
+        self.lines = lines
 
 
 class _Arrival(NamedTuple):
@@ -70,9 +98,13 @@ class _Arrival(NamedTuple):
 
 
 class ArrivalLog:
-    """Owner of the file and of the thread that writes it, from `start` to `close`."""
+    """Takes arrivals from the event loop to the file, which may be slow, full or gone.
 
-    def __init__(self, file: Lines, started: float, most_held: int = MOST_HELD) -> None:
+    The event loop only appends to a bounded queue; what does not fit is counted. A thread writes,
+    a few at a time, since it makes text of them while it holds the GIL.
+    """
+
+    def __init__(self, file: RecordFile, started: float, most_held: int = MOST_HELD) -> None:
         """`started` is when the recording began, on the clock of `arrived`."""
         self._file = file
         self._started = started
@@ -144,57 +176,6 @@ class ArrivalLog:
 @functools.lru_cache(_KEYS)
 def _text(key: Hashable) -> str:
     return json.dumps(key)
-
-
-class RecordFile:
-    """A file that has whole lines only, whatever happens while they are written; one writer."""
-
-    def __init__(self, path: Path) -> None:
-        """Go on behind the last whole line.
-
-        A writer that was killed may have left part of another.
-
-        Raises:
-            OSError: the file cannot be opened, nor made.
-        """
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        size = os.fstat(self._descriptor).st_size
-        start = max(0, size - _LOOK_BACK)
-        self._end = start + os.pread(self._descriptor, size - start, start).rfind(b"\n") + 1
-        os.ftruncate(self._descriptor, self._end)
-
-    def append(self, lines: list[bytes]) -> None:
-        """Write lines, each with its newline.
-
-        Raises:
-            UnwrittenError: the disk is full, or gone; the lines before are in the file.
-        """
-        data, done = b"".join(lines), 0
-        try:
-            while done < len(data):
-                done += os.pwrite(self._descriptor, data[done:], self._end + done)
-        except OSError as error:
-            whole = data.rfind(b"\n", 0, done) + 1
-            self._end += whole
-            with contextlib.suppress(OSError):  # a part that stays is written over by the next line
-                os.ftruncate(self._descriptor, self._end)
-            raise UnwrittenError(len(lines) - data.count(b"\n", 0, whole), error) from error
-        self._end += done
-
-    def close(self) -> None:
-        """Twice is an error."""
-        os.close(self._descriptor)
-
-
-class UnwrittenError(Exception):
-    """Some lines are not in the file."""
-
-    def __init__(self, lines: int, reason: OSError) -> None:
-        super().__init__(f"{lines} lines were not written: {reason}")
-        self.lines = lines
-
-
-# The engine of a replica that records: the dispatcher's, and a note of everybody who comes to it.
 
 
 class RecordingEngine:

@@ -22,7 +22,6 @@ from batchedapi_serving.codecs import codec_for
 from batchedapi_serving.errors import ClientError, LoadError
 from batchedapi_serving.ipc import Meta, Payload
 from batchedapi_serving.laptop.checking.equality import (
-    Asked,
     FailedError,
     Method,
     Sample,
@@ -63,7 +62,7 @@ def _line_on_a_terminal(text: str) -> None:
 
 
 class LocalChannel(ChannelLoop):
-    """What the predictor submits is answered by itself, at once: there is no dispatcher.
+    """Answers what the predictor submits with the predictor itself: there is no dispatcher.
 
     `answer_with` is called once the predictor is loaded.
     """
@@ -147,7 +146,7 @@ def _check(
 
 
 def time_batches(
-    method: Asked,
+    method: Method,
     samples: Sequence[Sample],
     max_batch_size: int,
     clock: Callable[[], float] = time.perf_counter,

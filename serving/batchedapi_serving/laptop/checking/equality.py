@@ -1,4 +1,4 @@
-"""Whether an answer depends on the company in which its row is asked: asks, and compares.
+"""Compares answers to a row alone with answers to it among others.
 
 A library sums in another order when rows come together, so floats may differ a little:
 |a - b| <= rtol * (|b| + the largest |b| of the row), with rtol by type. The second term is for
@@ -8,7 +8,7 @@ numbers near zero beside large ones. Everything else must be equal; NaN is equal
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import orjson
@@ -80,7 +80,7 @@ MOST: Final = 32
 """Different rows that are compared."""
 SEED: Final = 20_231
 LENGTHS: Final = (3, 8)
-"""Of variable dimensions: two, so that padded batches are checked too."""
+"""Lengths of variable dimensions: two, so that padded batches are checked too."""
 SMALL: Final = 2
 """Random integers are 0 or 1: whatever they index, these exist."""
 
@@ -150,15 +150,8 @@ FINDINGS = 5
 """Sentences at most: one mistake mostly shows in every row."""
 
 
-class Asked(Protocol):
-    """A method; see Method."""
-
-    def ask(self, samples: Sequence[Sample]) -> Results:
-        """The answers to one batch."""
-
-
 def findings(
-    method: Asked,
+    method: Method,
     samples: Sequence[Sample],
     max_batch_size: int,
     ignored: AbstractSet[str] = frozenset(),
@@ -193,7 +186,7 @@ def findings(
 
 
 def _batches(samples: Sequence[Sample], limit: int) -> Iterator[tuple[str, list[int]]]:
-    """What is said of a batch, and the samples in it by number."""
+    """Words for a batch, and the samples in it by number."""
     for group in by_shape(samples):
         for batch in _filled(samples, group, limit):
             yield f"in a batch of {len(batch)}", batch
@@ -236,7 +229,7 @@ JSON_RTOL: Final = RTOL["<f4"]
 def difference(
     expected: Results, got: Results, row: int, ignored: AbstractSet[str] = frozenset()
 ) -> str | None:
-    """What differs between the only row of `expected` and row `row` of `got`."""
+    """The difference between the only row of `expected` and row `row` of `got`."""
     if isinstance(expected, TensorResults) and isinstance(got, TensorResults):
         try:
             ours, theirs = expected.arrays(0, 1), got.arrays(row, row + 1)
@@ -259,7 +252,7 @@ def difference(
 
 
 def array_difference(name: str, expected: Array, got: Array) -> str | None:
-    """What differs between two rows of one output; None: nothing does."""
+    """The difference between two rows of one output; None: there is none."""
     if expected.shape != got.shape:
         return f"{name}: expected shape {list(expected.shape)}, got {list(got.shape)}"
     rtol = RTOL.get(expected.dtype.str)

@@ -1,4 +1,4 @@
-"""What a check found, and what it suggests, in sentences and a table; no I/O but of its own file.
+"""Findings and advice of a check, in sentences and a table; no I/O but of its own file.
 
 A report crosses processes, and is what `--json` prints.
 """
@@ -22,7 +22,7 @@ _WANTED_FILE: Final = "wanted.json"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is asked of a check; `read` takes what `write` left in the runtime folder."""
+    """Options of a check; `read` takes what `write` left in the runtime folder."""
 
     items: Sequence[Any] | None
     """Rows as JSON; None: those that the method suggests."""
@@ -35,7 +35,7 @@ class Wanted:
 
     @classmethod
     def read(cls, runtime: str) -> "Wanted":
-        """What was left."""
+        """The options that `write` left."""
         return cls(**json.loads((Path(runtime) / _WANTED_FILE).read_text()))
 
 
@@ -48,17 +48,17 @@ class Timing:
     """Median of a batch."""
     runs: int
     size: int
-    """Of such a batch, as `maxBatchSize` counts: its rows, or what they cost."""
+    """Size of such a batch, as `maxBatchSize` counts: its rows, or their cost."""
 
     @property
     def rows_per_second(self) -> float:
-        """Of one lane with batches of this size."""
+        """Rate of one lane with batches of this size."""
         return self.rows / self.seconds if self.seconds > 0 else 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MethodReport:
-    """Of one method."""
+    """Findings about one method."""
 
     name: str
     batched: bool
@@ -68,18 +68,18 @@ class MethodReport:
     source: str
     """Where they come from."""
     findings: tuple[str, ...]
-    """What is wrong, a sentence each."""
+    """Differences that were found, a sentence each."""
     timings: tuple[Timing, ...]
     """Ascending in rows."""
     line: ServiceTime | None
     """t(n) fitted through every batch; None: too few."""
     unit: str = ROWS
-    """What `maxBatchSize` counts: ROWS, or what one unit of `size_of` is, in words."""
+    """Unit of `maxBatchSize`: ROWS, or one unit of `size_of` in words."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Report:
-    """Of a predictor."""
+    """Findings about a predictor."""
 
     name: str
     methods: tuple[MethodReport, ...]
@@ -132,7 +132,7 @@ class Advice:
 def advise_method(
     report: MethodReport, *, interval: float, max_latency: float | None
 ) -> list[Advice]:
-    """What the table of one method suggests.
+    """Advice from the table of one method.
 
     Args:
         report: Of the method.
@@ -171,7 +171,7 @@ def advise_method(
 
 
 def unit_of(size_of: SizeOf) -> str:
-    """What one unit of a method's cost is, in words."""
+    """One unit of a method's cost, in words."""
     what = "byte"
     if size_of.measure is Measure.LENGTH:
         what = "of the length" if size_of.of is None else f"of the length of {size_of.of}"

@@ -53,7 +53,7 @@ def _seconds(value: Any) -> int:
 
 
 def _policies(factor: Any) -> list[dict[str, Any]]:
-    """Of a factor above 1 by which replicas grow in one step, or below 1 by which they shrink."""
+    """Policies for a factor of one step: above 1 replicas grow by it, below 1 they shrink."""
     if type(factor) not in {int, float}:
         raise ValueError(f"expected a factor, got {factor!r:.60}")
     percent = max(1, round(100 * abs(factor - 1)))

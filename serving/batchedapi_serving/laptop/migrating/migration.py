@@ -127,7 +127,7 @@ class Draft:
     name: str
     class_name: str = "Model"
     labels: dict[str, Any] = field(default_factory=dict)
-    """Of metadata: namespace, labels and annotations."""
+    """Fields of metadata: namespace, labels and annotations."""
     spec: dict[str, Any] = field(default_factory=dict)
     notes: list[Note] = field(default_factory=list)
     code: str = ""
@@ -243,7 +243,7 @@ class Migration:
     """Files to write, and what is not in them."""
 
     names: Sequence[str]
-    """Of the APIs."""
+    """Names of the APIs."""
     files: Mapping[str, str]
     notes: Sequence[Note]
 

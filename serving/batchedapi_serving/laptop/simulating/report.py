@@ -11,8 +11,6 @@ from batchedapi_core.manifest import format_duration
 from batchedapi_core.simulation import Outcome, ReplicaChoice
 from batchedapi_serving.laptop.simulating.run import Simulated, shown
 
-# Load, replicas, batches and latency over time, as text for a terminal; pure.
-
 WIDTH: Final = 72
 HEIGHT: Final = 4
 BLOCKS: Final = " ▁▂▃▄▅▆▇█"
@@ -86,8 +84,6 @@ def _panel(title: str, unit: str, values: Sequence[float], levels: str) -> str:
     return "\n".join(lines)
 
 
-# A simulation as text for a terminal; pure.
-
 BAR: Final = 30
 """Characters of the longest bar."""
 MOST_CHANGES: Final = 20
@@ -132,7 +128,7 @@ def _table(simulated: Simulated) -> list[str]:
 
 
 def _ways(simulated: Simulated) -> list[str]:
-    """What one queue would bring, where that was asked."""
+    """The load with one queue, where the comparison was asked for."""
     ways = simulated.ways
     if ways is None:
         return []

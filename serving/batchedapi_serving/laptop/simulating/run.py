@@ -30,9 +30,9 @@ from batchedapi_core.simulation import (
 from batchedapi_serving.laptop.simulating.settings import Setting, Setup
 
 MOST_ROWS: Final = 10**8
-"""Of a whole trace: some minutes of simulation, some GiB of memory."""
+"""Most rows of a trace: some minutes of simulation, some GiB of memory."""
 LONGEST: Final = 30 * 86400.0
-"""Seconds."""
+"""Longest trace, in seconds."""
 SINGLE_STEP: Final = 600.0
 """Seconds that the only line of a CSV is taken to last."""
 
@@ -307,7 +307,7 @@ class Simulated:
         return self.outcome.cost / self.minimum
 
     def value(self, quantity: str) -> float:
-        """One of simulate_assertions.QUANTITIES: seconds, a share of 0..1, or a number."""
+        """One of QUANTITIES: seconds, a share of 0..1, or a number."""
         outcome = self.outcome
         values: Mapping[str, float] = {
             "p50": outcome.p50,

@@ -1,10 +1,11 @@
-"""What a simulation runs with: from a manifest and options, and where each value is from. Pure."""
+"""Values of a simulation, from a manifest and options, and the origin of each. Pure."""
 
 import dataclasses
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
+
+from pydantic.alias_generators import to_camel
 
 from batchedapi_core.manifest import (
     BatchedAPI,
@@ -20,8 +21,6 @@ from batchedapi_core.service_model import ServiceTime
 from batchedapi_core.simulation import STARTUP, Service
 from batchedapi_serving.overrides import Flags, in_effect
 
-# What a simulation runs with, and where each value is from: printed with every result. Pure.
-
 ASSUMED: Final = "assumed"
 DEFAULT: Final = "default"
 MANIFEST: Final = "manifest"
@@ -29,7 +28,7 @@ MANIFEST: Final = "manifest"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Options:
-    """Of the command line; None: not given. Durations in seconds."""
+    """Options of the command line; None: not given. Durations in seconds."""
 
     service: ServiceTime | None = None
     max_batch_size: int | None = None
@@ -115,7 +114,7 @@ def _field(
     place: tuple[str, str],
 ) -> Setting:
     section, field = place
-    name = f"{_camel(section)}.{_camel(field)}"
+    name = f"{to_camel(section)}.{to_camel(field)}"
     value = getattr(getattr(api.spec, section), field)
     if field == "max_batch_size":
         value = service.max_batch_size  # in effect, where the manifest says nothing
@@ -150,16 +149,8 @@ def _assumed(written: BatchedAPI, service: Service, options: Options) -> list[Se
     return settings
 
 
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(word.title() for word in rest)
-
-
-# From a manifest and options to a simulation. Pure.
-
-
 CONNECTIONS: Final = 64
-"""That an API with one queue is compared with, where nothing else is asked."""
+"""Default of an API with one queue for the comparison."""
 
 
 class OptionError(ValueError):
@@ -168,7 +159,7 @@ class OptionError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What to simulate."""
+    """Arguments of one simulation."""
 
     service: Service
     policy: ScalingPolicy | None  # None: the number of replicas is fixed
@@ -259,23 +250,13 @@ def set_up(api: BatchedAPI, options: Options) -> Setup:
 
 
 def _changed(api: BatchedAPI, options: Options) -> BatchedAPI:
-    batching: dict[str, Any] = {}
-    scaling: dict[str, Any] = {}
-    if options.max_batch_size is not None:
-        batching["maxBatchSize"] = options.max_batch_size
-    if options.batch_interval is not None:
-        batching["batchInterval"] = format_duration(options.batch_interval)
-    if options.max_latency is not None:
-        batching["maxLatency"] = format_duration(options.max_latency)
-    if options.min_replicas is not None:
-        scaling["minReplicas"] = options.min_replicas
-    if options.max_replicas is not None:
-        scaling["maxReplicas"] = options.max_replicas
-    changes: Mapping[str, Mapping[str, Any]] = {
-        "serverSideBatching": batching,
-        "autoscaling": scaling,
-    }
-    return with_changes(api, {name: fields for name, fields in changes.items() if fields})
+    changes: dict[str, dict[str, Any]] = {}
+    for section, field in _FIELDS:
+        value = getattr(options, field, None)
+        if value is not None:
+            text = format_duration(value) if isinstance(value, float) else value
+            changes.setdefault(to_camel(section), {})[to_camel(field)] = text
+    return with_changes(api, changes)
 
 
 def _service(api: BatchedAPI, time: ServiceTime, policy: ScalingPolicy) -> Service:

@@ -23,7 +23,7 @@ _OK: Final = 200
 _MOST_CONNECTIONS: Final = 4_000
 """Requests at once; what is beyond is not sent."""
 _OTHER_FILES: Final = 200
-"""That this process has open besides, with something to spare."""
+"""Files that this process has open besides, with something to spare."""
 _LOOK: Final = 0.02  # seconds between two looks whether all are answered
 _FEW: Final = 50
 """Connections beside those: for arrivals that come close together."""
@@ -32,14 +32,14 @@ _IN_A_ROW: Final = 8
 _PATIENCE: Final = 4.0
 """Targets for which an answer is waited for when a load is over; and at least a second."""
 LATE: Final = 0.05
-"""Of the target: a generator later than that, at the 99th percentile, disturbs its figures."""
+"""Share of the target: a generator later than that, at p99, disturbs its figures."""
 LEAST_LATE: Final = 0.005
 """Seconds that are no lateness, whatever the target: timers of an event loop."""
 
 
 @dataclass(slots=True)
 class Answers:
-    """What became of a load; seconds count from when a request was due."""
+    """Outcome of a load; seconds count from when a request was due."""
 
     rate: float  # requests/s that were to be sent
     seconds: float  # of sending
@@ -66,7 +66,7 @@ class Answers:
 
     @property
     def share_in_time(self) -> float:
-        """Of all that were due; 0 of none."""
+        """Share of all that were due; 0 of none."""
         return self.in_time / self.due if self.due else 0.0
 
     @property
@@ -251,7 +251,7 @@ class OpenLoop:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """What clients that ask one after the other have seen."""
+    """Statuses and latency of clients that ask one request after the other."""
 
     statuses: tuple[int, ...]  # other than 200; each once
     latency: float  # seconds, the median

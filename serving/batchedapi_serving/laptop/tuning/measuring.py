@@ -1,4 +1,4 @@
-"""What a replica does: t(n) by size, and a ladder of loads up to its knee.
+"""Measures a replica: t(n) by size, and a ladder of loads up to its knee.
 
 It is asked with the user's items; else with random numbers for a tensor method, or the example of
 its /docs.
@@ -24,6 +24,7 @@ from batchedapi_serving.laptop.tuning.load import (
     run_loop,
 )
 from batchedapi_serving.laptop.tuning.replica import Counters, Replica
+from batchedapi_serving.predictor.spec import DTYPES
 
 DIFFERENT: Final = 64
 """Rows that are drawn; a request has one of them, or some."""
@@ -32,11 +33,6 @@ MOST_NUMBERS: Final = 512
 VARIABLE: Final = 8
 """Length of a dimension that a method leaves open."""
 SEED: Final = 20_231
-_DTYPES: Final[Mapping[str, str]] = {
-    "BOOL": "bool", "FP16": "float16", "FP32": "float32", "FP64": "float64",
-    **{f"{sign}INT{bits}": f"{sign.lower()}int{bits}" for sign in ("", "U")
-       for bits in (8, 16, 32, 64)},
-}  # fmt: skip
 
 
 class NoRowsError(ValueError):
@@ -45,7 +41,7 @@ class NoRowsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What is asked, and how."""
+    """Rows of the requests, and their form."""
 
     path: str
     rows: Sequence[Any]
@@ -108,14 +104,14 @@ def rows_for(
 
 def _drawn(inputs: Sequence[Mapping[str, Any]]) -> list[Any]:
     """Random rows of tensors; none if one of them holds no numbers."""
-    if not inputs or any(one["datatype"] not in _DTYPES for one in inputs):
+    if not inputs or any(one["datatype"] not in DTYPES for one in inputs):
         return []
     chance = np.random.default_rng(SEED)
     rows: list[dict[str, np.ndarray[Any, Any]]] = [{} for _ in range(DIFFERENT)]
     for row in rows:
         for one in inputs:  # its shape is without the first dimension, which is the batch's
             shape = [VARIABLE if length < 0 else length for length in one["shape"][1:]]
-            dtype = np.dtype(_DTYPES[one["datatype"]])
+            dtype = np.dtype(DTYPES[one["datatype"]])
             row[one["name"]] = (
                 chance.standard_normal(shape).astype(dtype)
                 if dtype.kind == "f"
@@ -149,13 +145,13 @@ class MeasuringError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Of one replica, with so many lanes busy."""
+    """Batch times of a replica while so many lanes are busy."""
 
     processes: int
     threads: int
     curve: tuning.Curve
     size_of_row: float
-    """What a row counts of `maxBatchSize`: one, or its cost."""
+    """Share of `maxBatchSize` that a row takes: one, or its cost."""
     outside: float
     """Seconds of a request of one row that are not its batch's: HTTP, decoding, encoding."""
 
@@ -171,13 +167,13 @@ class Step:
 
     answers: Answers
     counted: Counters
-    """What came to the replica's counters."""
+    """Increase of the replica's counters."""
     seconds: float
     """Between their two readings."""
 
     @property
     def mean_rows(self) -> float:
-        """Of a batch; 0 without batches."""
+        """Mean rows of a batch; 0 without batches."""
         return self.counted.rows / self.counted.batches if self.counted.batches else 0.0
 
     def held(self, quantile: float) -> bool:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
@@ -41,7 +41,7 @@ Changes = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is tuned: a manifest, and where its code is."""
+    """The manifest to tune, and the place of its code."""
 
     api: BatchedAPI
     source: Mapping[str, bytes]
@@ -53,7 +53,7 @@ class Subject:
 
 
 def asked_cpu(compute: Compute) -> str:
-    """What a pod has of CPUs by its manifest: the limit, else the request."""
+    """CPUs of a pod by its manifest: the limit, else the request."""
     return compute.cpu_limit or compute.cpu
 
 
@@ -85,9 +85,8 @@ def apart_from(cpus: frozenset[int]) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-@dataclass(frozen=True, slots=True)
-class Counters:
-    """What a replica's page says, over all methods."""
+class Counters(NamedTuple):
+    """Counters of a replica's page, over all methods."""
 
     batches: float
     rows: float
@@ -100,18 +99,9 @@ class Counters:
     one_by_one: bool
 
     def since(self, before: "Counters") -> "Counters":
-        """What came to it."""
-        return Counters(
-            self.batches - before.batches,
-            self.rows - before.rows,
-            self.size - before.size,
-            self.batch_seconds - before.batch_seconds,
-            self.requests - before.requests,
-            self.web_cpu - before.web_cpu,
-            self.cpu - before.cpu,
-            self.largest,
-            self.one_by_one,
-        )
+        """The increase of each; maximum and flag as they are now."""
+        grown = (now - then for now, then in zip(self[:-2], before[:-2], strict=True))
+        return Counters._make((*grown, self.largest, self.one_by_one))
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +247,7 @@ def _get(port: int, path: str) -> str:
 
 
 def _cpu_seconds(pid: int) -> float:
-    """Of a process and those below it; 0 where the kernel does not tell."""
+    """CPU seconds of a process and those below it; 0 where the kernel does not tell."""
     seconds = 0.0
     with contextlib.suppress(OSError, ValueError, IndexError):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

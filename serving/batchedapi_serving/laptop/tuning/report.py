@@ -1,4 +1,4 @@
-"""What a tuning found: a table for a terminal, a patch, one JSON object, and a picture.
+"""Results of a tuning: a table for a terminal, a patch, one JSON object, and a picture.
 
 The picture is a PNG, for which alone matplotlib is loaded; all else is pure.
 """
@@ -123,7 +123,7 @@ def _ms(seconds: float) -> str:
 
 
 def verdict(known: Known) -> list[str]:
-    """What to do, in sentences."""
+    """Advice, in sentences."""
     best, own = known.best_run, known.own_run
     target = format_duration(known.wanted.target)
     lines = []
@@ -184,7 +184,7 @@ def _values(known: Known, setting: tuning.Setting) -> str:
 
 
 def better(known: Known) -> dict[str, dict[str, Any]]:
-    """What to change in `spec`; {} if nothing was found that is better."""
+    """Changes of `spec`; {} if nothing was found that is better."""
     best = known.best_run
     if best is not None and not known.undecided:
         return known.changes(best.setting)
@@ -278,7 +278,7 @@ def _number(value: float) -> float | None:
 
 
 def as_json(known: Known) -> str:
-    """Of `as_object`, ending with a line feed."""
+    """Text of `as_object`, ending with a line feed."""
     return json.dumps(as_object(known), indent=2) + "\n"
 
 

@@ -36,7 +36,7 @@ TOLERANCE: Final = 0.05
 HELPS: Final = 1.1
 """Times what fewer lanes serve: more that bring less are not looked at any further."""
 _ONE_CORE: Final = 0.95
-"""Of a core that a web process can use for requests."""
+"""Share of a core that a web process can use for requests."""
 _SLOWER: Final = (0.8, 4.0)
 """Times longer that batches take under load than alone, at least and at most."""
 _MOST: Final = 30_000  # of maxBatchSize while t(n) is measured; what maxReplicaConcurrency may be
@@ -50,7 +50,7 @@ FOUND: Final = "found"
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Of the command line; durations in seconds."""
+    """Options of the command line; durations in seconds."""
 
     target: float
     items: Sequence[Any] | None = None
@@ -73,7 +73,7 @@ class Run:
 
     @property
     def setting(self) -> tuning.Setting:
-        """That was run."""
+        """The setting that was run."""
         return self.forecast.setting
 
     @property
@@ -94,7 +94,7 @@ class Run:
 
 @dataclass(slots=True)
 class Known:
-    """What a tuning knows so far."""
+    """Results of a tuning so far."""
 
     name: str
     wanted: Wanted
@@ -112,7 +112,7 @@ class Known:
     asked: str = ""
     """CPUs by `spec.compute`, as written there."""
     cpus: int = 0
-    """That the generator left to the replica; 0: both shared all of them."""
+    """CPUs that the generator left to the replica; 0: both shared all of them."""
     rule: tuple[int, float] | None = None
     """Rows and seconds of the rule of thumb."""
     forecasts: list[tuning.Forecast] = field(default_factory=list)
@@ -121,7 +121,7 @@ class Known:
 
     @property
     def size_of_row(self) -> float:
-        """What a row counts of `maxBatchSize`."""
+        """Share of `maxBatchSize` that a row takes."""
         return self.measured[0].size_of_row if self.measured else 1.0
 
     @property
@@ -131,7 +131,7 @@ class Known:
 
     @property
     def best_run(self) -> Run | None:
-        """What served most for real, and of those that serve alike the most modest."""
+        """The run that served most, and of those that serve alike the most modest."""
         best = max((run.goodput for run in self.runs), default=0.0)
         if best <= 0.0:
             return None
@@ -157,7 +157,7 @@ class Known:
 
     @property
     def expected_best(self) -> tuning.Forecast | None:
-        """What the simulation alone says; for a tuning that ran none of it."""
+        """The best by simulation alone; for a tuning that ran none."""
         return None if self.own is None else tuning.choose(self.forecasts, self.own)
 
     def manifest_size(self, setting: tuning.Setting) -> int:
@@ -167,7 +167,7 @@ class Known:
         return max(1, round(setting.max_batch_size * self.size_of_row))
 
     def changes(self, setting: tuning.Setting) -> dict[str, dict[str, Any]]:
-        """What a setting has differently from the manifest; {} if nothing."""
+        """Differences of a setting from the manifest; {} if there are none."""
         own = self.own
         if own is None:
             return {}
@@ -203,7 +203,7 @@ class _Clock:
         self._ends = time.monotonic() + seconds
 
     def tell(self, text: str) -> None:
-        """What is being done."""
+        """Show the present step."""
         self._tell(text, max(0.0, self._ends - time.monotonic()) + sum(self._ahead))
 
 
@@ -280,7 +280,7 @@ class Tuner:
         self._run_again(rows)
 
     def _run_again(self, rows: Rows) -> None:
-        """What would take the manifest's place, and the manifest's own, on a second ladder each.
+        """Run the best setting and the manifest's own on a second ladder each.
 
         The best of some ladders is the luckiest, too: two of one setting differ by a tenth. If it
         is not the best in the mean of both, what is then has its turn.
@@ -297,7 +297,7 @@ class Tuner:
     # ------------------------------------------------------------ measuring
 
     def _look(self) -> Rows:
-        """What the method takes, and the size that is in effect."""
+        """Rows for the method; and note the size that is in effect."""
         known = self.known
         self._clock.tell("starting a replica")
         with running(self._subject, {}) as replica:
@@ -345,7 +345,7 @@ class Tuner:
     # ------------------------------------------------------------ expecting
 
     def _task(self) -> tuning.Task:
-        """What the search is told, with all that is known by now."""
+        """The search's task, with all that is known by now."""
         known, target = self.known, self._wanted.target
         outside = min(one.outside for one in known.measured)
         setup = set_up(self._subject.api, Options(service=ServiceTime(1e-3, 0.0)))
@@ -378,7 +378,7 @@ class Tuner:
         return tuning.forecast(task, self._curve(task, setting), setting)
 
     def _calibrate(self) -> None:
-        """What a load does to batches, and what the web process can do, from the own ladder."""
+        """Learn from the own ladder how a load slows batches, and the web process's limit."""
         run = self.known.own_run
         knee = None if run is None else run.ladder.knee
         if run is None or knee is None or not knee.counted.batches:

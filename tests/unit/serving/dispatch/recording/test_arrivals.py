@@ -13,10 +13,10 @@ from batchedapi_serving.dispatch.recording import ArrivalLog, RecordFile, Unwrit
 from batchedapi_serving.laptop.simulating.run import parse_trace
 
 
-class Disk:
+class Disk(RecordFile):
     """A file in memory that blocks while `ready` is not set, and takes nothing while `full` is."""
 
-    def __init__(self) -> None:
+    def __init__(self) -> None:  # opens nothing
         self.lines: list[bytes] = []
         self.ready = threading.Event()
         self.ready.set()
@@ -25,7 +25,7 @@ class Disk:
         self.closed = False
 
     def append(self, lines: list[bytes]) -> None:
-        """See Lines."""
+        """See RecordFile."""
         self.asked.set()
         self.ready.wait()
         if self.full:
@@ -33,7 +33,7 @@ class Disk:
         self.lines.extend(lines)
 
     def close(self) -> None:
-        """See Lines."""
+        """See RecordFile."""
         self.closed = True
 
 
