@@ -17,7 +17,7 @@ ServingError
 │   ├── LateError                 429
 │   ├── QueueFullError            503
 │   ├── BodiesFullError           503
-│   ├── ConnectionsFullError      503
+│   ├── NoRoomError               503
 │   ├── DrainingError             503
 │   └── NotReadyError             503
 ├── DeadlineExceededError         504
@@ -177,7 +177,7 @@ class BodiesFullError(OverloadedError):
     code = "bodies_full"
 
 
-class ConnectionsFullError(OverloadedError):
+class NoRoomError(OverloadedError):
     """As many connections are open as the process can have, and none may be closed for this one."""
 
     code = "too_many_connections"

@@ -129,11 +129,10 @@ def _fits(value: Any) -> bool:
 def _culprit(value: Any, place: str) -> InvalidInputError:
     """The error of a value that does not fit; `place` is its path."""
     if type(value) is dict:
-        for name in value:
-            if type(name) is not str:
-                return InvalidInputError(
-                    f"{place or 'body'}: expected text as keys, got {brief(name, 40)}"
-                )
+        odd = [name for name in value if type(name) is not str]
+        if odd:
+            got = brief(odd[0], 40)
+            return InvalidInputError(f"{place or 'body'}: expected text as keys, got {got}")
         name, member = next(pair for pair in value.items() if not _fits(pair[1]))
         return _culprit(member, f"{place}.{name:.80}" if place else f"{name:.80}")
     if type(value) is list:

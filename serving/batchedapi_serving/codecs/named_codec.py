@@ -160,7 +160,7 @@ class NamedCodec:
         buffers: list[bytes] = []
         for tensor, column in zip(self.method.inputs.values(), columns, strict=True):
             if tensor.variable:
-                shapes = [tensor.shape_with(lengths) for lengths in each]
+                shapes = [shape_of(tensor, lengths) for lengths in each]
                 buffers.append(padded(tensor, column, shapes))
             else:
                 buffers += column
@@ -247,8 +247,13 @@ def check_row_finite(method: MethodSpec, row: Row, place: str) -> None:
     """
     lengths = dict(zip(method.variable, row.lengths, strict=True))
     for (name, tensor), part in zip(method.inputs.items(), row.parts, strict=True):
-        array = np.ndarray(tensor.shape_with(lengths), tensor.numpy_dtype, part)
+        array = np.ndarray(shape_of(tensor, lengths), tensor.numpy_dtype, part)
         check_finite(array, tensor, place if method.single_input else f"{place}.{name}")
+
+
+def shape_of(tensor: Tensor, lengths: Mapping[str, int]) -> tuple[int, ...]:
+    """The shape of a row whose variable dimensions have these lengths."""
+    return tuple(lengths[n] if isinstance(n, str) else n for n in tensor.shape)
 
 
 def row_fits(method: MethodSpec, row: Row) -> bool:
@@ -258,7 +263,7 @@ def row_fits(method: MethodSpec, row: Row) -> bool:
         return False
     lengths = dict(zip(names, row.lengths, strict=True))
     expected = [
-        tensor.item_bytes * math.prod(tensor.shape_with(lengths))
+        tensor.item_bytes * math.prod(shape_of(tensor, lengths))
         for tensor in method.inputs.values()
     ]
     return expected == list(map(len, row.parts))
@@ -275,7 +280,7 @@ def freely_padded(method: MethodSpec, most_rows: int) -> int:
     def row_bytes(length: int) -> int:
         lengths = dict.fromkeys(method.variable, length)
         return sum(
-            tensor.item_bytes * math.prod(tensor.shape_with(lengths))
+            tensor.item_bytes * math.prod(shape_of(tensor, lengths))
             for tensor in method.inputs.values()
         )
 

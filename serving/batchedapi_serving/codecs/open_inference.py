@@ -264,9 +264,18 @@ def _flat(data: Any, shape: Sequence[int], place: str) -> list[Any]:
     """
     if type(data) is not list:
         raise InvalidInputError(f"{place}: expected a list, got {brief(data)}")
-    nested = bool(data) and type(data[0]) is list
+    flat = _unnested(data, shape, place) if data and type(data[0]) is list else data
+    count = math.prod(shape)
+    if len(flat) != count:
+        raise InvalidInputError(
+            f"{place}: expected {count} elements for shape {list(shape)}, got {len(flat)}"
+        )
+    return flat
+
+
+def _unnested(data: list[Any], shape: Sequence[int], place: str) -> list[Any]:
     level: list[Any] = [data]
-    for length in shape if nested else ():
+    for length in shape:
         for part in level:
             if type(part) is not list or len(part) != length:
                 got = f"a list of {len(part)}" if type(part) is list else brief(part)
@@ -275,12 +284,7 @@ def _flat(data: Any, shape: Sequence[int], place: str) -> list[Any]:
                     f" got {got} for one of {length}"
                 )
         level = [element for part in level for element in part]
-    flat, count = level if nested else data, math.prod(shape)
-    if len(flat) != count:
-        raise InvalidInputError(
-            f"{place}: expected {count} elements for shape {list(shape)}, got {len(flat)}"
-        )
-    return flat
+    return level
 
 
 def _object(value: Any, place: str) -> dict[str, Any]:

@@ -138,6 +138,15 @@ def check(declared: Declared) -> None:
     outputs = named_tensors(declared.outputs, SINGLE_OUTPUT, "outputs")
     if outputs and not inputs:
         raise ValueError("batched: outputs=Tensor(...) needs inputs=Tensor(...) as well")
+    _check_options(declared)
+    problem = batch_dim_problem(declared.batch_dim, inputs, outputs)
+    if problem is not None:
+        raise ValueError(f"batched: {problem}")
+    if declared.size_of is not None and inputs:
+        _check_size_of(declared.size_of, inputs)
+
+
+def _check_options(declared: Declared) -> None:
     size = declared.max_batch_size
     if type(size) is not int or not 1 <= size <= contract.MAX_BATCH_SIZE_LIMIT:
         raise ValueError(
@@ -149,17 +158,8 @@ def check(declared: Declared) -> None:
     for place, name in (("decode", declared.decode), ("encode", declared.encode)):
         if name is not None and not (isinstance(name, str) and name.isidentifier()):
             raise ValueError(f"batched: expected {place} to be the name of a method, got {name!r}")
-    _check_example(declared.example)
-    problem = batch_dim_problem(declared.batch_dim, inputs, outputs)
-    if problem is not None:
-        raise ValueError(f"batched: {problem}")
-    if declared.size_of is not None and inputs:
-        _check_size_of(declared.size_of, inputs)
-
-
-def _check_example(example: Any) -> None:
     try:
-        dumps(example, allow_nan=False, ensure_ascii=False).encode()
+        dumps(declared.example, allow_nan=False, ensure_ascii=False).encode()
     except (TypeError, ValueError) as error:
         raise ValueError(f"batched: expected example to be a JSON value, got {error}") from error
 

@@ -121,10 +121,6 @@ class Tensor:
             raise ValueError(f"expected a tensor without variable dimensions, got {self}")
         return lengths
 
-    def shape_with(self, lengths: Mapping[str, int]) -> tuple[int, ...]:
-        """The shape of a row whose variable dimensions have these lengths."""
-        return tuple(lengths[n] if isinstance(n, str) else n for n in self.shape)
-
     @property
     def items_per_row(self) -> int:
         """Numbers in one row; fixed shapes only."""

@@ -56,12 +56,7 @@ def tracing_settings(
         return None
     if "otlp" not in exporters:
         raise _refused("OTEL_TRACES_EXPORTER", "otlp or none", ",".join(exporters))
-    sampler = asked.get("OTEL_TRACES_SAMPLER", "parentbased_always_on")
-    if sampler not in _SAMPLERS:
-        raise _refused("OTEL_TRACES_SAMPLER", f"one of {', '.join(_SAMPLERS)}", sampler)
-    follows, ratio = _SAMPLERS[sampler]
-    if ratio is None:
-        ratio = _number(asked, "OTEL_TRACES_SAMPLER_ARG", 1.0, least=0.0, most=1.0)
+    follows, ratio = _sampling(asked)
     if not follows and not ratio:
         return None
     _check_endpoint(endpoint, asked)
@@ -97,6 +92,16 @@ def check_installed() -> None:
             f"{_OTLP}ENDPOINT asks for traces, and {_EXTRA} is not installed: pip install"
             " 'batchedapi[serving,otel]', or set OTEL_TRACES_EXPORTER=none",
         )
+
+
+def _sampling(asked: Mapping[str, str]) -> tuple[bool, float]:
+    sampler = asked.get("OTEL_TRACES_SAMPLER", "parentbased_always_on")
+    if sampler not in _SAMPLERS:
+        raise _refused("OTEL_TRACES_SAMPLER", f"one of {', '.join(_SAMPLERS)}", sampler)
+    follows, ratio = _SAMPLERS[sampler]
+    if ratio is None:
+        ratio = _number(asked, "OTEL_TRACES_SAMPLER_ARG", 1.0, least=0.0, most=1.0)
+    return follows, ratio
 
 
 def _check_endpoint(endpoint: str, asked: Mapping[str, str]) -> None:

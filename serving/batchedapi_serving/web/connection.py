@@ -23,7 +23,7 @@ from batchedapi_core.batching import Client
 from batchedapi_serving.codecs import Answer, Reply, RequestHead, Wire
 from batchedapi_serving.dispatch.engine import CLIENT_LEFT, RequestHandle, ServedMethod
 from batchedapi_serving.errors import (
-    ConnectionsFullError,
+    NoRoomError,
     ServingError,
     TooSlowError,
     UnauthenticatedError,
@@ -160,7 +160,7 @@ class Connection(asyncio.Protocol):
                 transport.abort()
             elif not leaving:
                 text = f"connections: {limit.most} are open and busy in this process; try another"
-                self._parser.error = ConnectionsFullError(text)
+                self._parser.error = NoRoomError(text)
 
     def waits_since(self) -> float | None:
         """Since when no whole request is here; None: one is."""

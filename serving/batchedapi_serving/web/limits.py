@@ -130,16 +130,27 @@ class ConnectionLimit:
             if since is not None:
                 owned.setdefault(whose, []).append((since, number, connection))
         own = len(owned.get(owner, ()))
-        fuller = (found for found in owned.values() if len(found) >= own)
-        for found in sorted(fuller, key=len, reverse=True):
-            leaving = [one for one in found if len(found) > own + 1 or now - one[0] >= ACTIVE]
-            if leaving:
-                chosen = heapq.nsmallest(max(1, self.most // _AT_ONCE), leaving)
-                return [connection for _, _, connection in chosen]
+        leaving = _leaving(owned.values(), own, now)
+        if leaving:
+            chosen = heapq.nsmallest(max(1, self.most // _AT_ONCE), leaving)
+            return [connection for _, _, connection in chosen]
         if not self._turned_away:
             self._looks_again = now + _LOOK_SECONDS
         self._turned_away.add(owner if own else ANYBODY)
         return []
+
+
+def _leaving(
+    owned: Iterable[list[tuple[float, int, T]]], own: int, now: float
+) -> list[tuple[float, int, T]]:
+    """Connections that may leave, of the first owner with at least `own` who has any."""
+    for found in sorted(owned, key=len, reverse=True):
+        if len(found) < own:
+            break
+        leaving = [one for one in found if len(found) > own + 1 or now - one[0] >= ACTIVE]
+        if leaving:
+            return leaving
+    return []
 
 
 NOBODY: Final = ""

@@ -138,21 +138,24 @@ def form_of(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     Clients of OpenAI's API accept application/json and want events, as do curl and browsers, who
     accept anything.
     """
+    accepted = b",".join(value.lower() for name, value in headers if name == b"accept")
     chosen, best = EVENTS, 0.0
-    for name, value in headers:
-        if name != b"accept":
-            continue
-        for part in value.lower().split(b","):
-            kind, *parameters = (word.strip() for word in part.split(b";"))
-            pairs = (parameter.partition(b"=") for parameter in parameters)
-            said = next((text for key, _, text in pairs if key.strip() == b"q"), b"1")
-            try:  # RFC 9110, 12.4.2; one that cannot be read is 1, as none is
-                weight = float(said)
-            except ValueError:
-                weight = 1.0
-            if (kind == EVENTS or kind in LINES) and weight > best:
-                chosen, best = kind, weight
+    for part in accepted.split(b","):
+        kind, *parameters = (word.strip() for word in part.split(b";"))
+        weight = _weight_of(parameters)
+        if (kind == EVENTS or kind in LINES) and weight > best:
+            chosen, best = kind, weight
     return chosen
+
+
+def _weight_of(parameters: Iterable[bytes]) -> float:
+    """A part's `q`: RFC 9110, 12.4.2; one that cannot be read is 1, as none is."""
+    pairs = (parameter.partition(b"=") for parameter in parameters)
+    said = next((text for key, _, text in pairs if key.strip() == b"q"), b"1")
+    try:
+        return float(said)
+    except ValueError:
+        return 1.0
 
 
 class StreamedAnswer:
