@@ -181,7 +181,7 @@ bench-peers: $(INSTALLED)
 	.venv/bentoml/bin/pip install -q --disable-pip-version-check -e '.[serving,bench-bentoml]'
 
 laws: $(INSTALLED) ## The long laws with ten times the examples of `make unit`, and others each time
-	THOROUGH=10 $(BIN)/python -m pytest -n auto $(shell grep -rl '^from thorough' tests/unit)
+	THOROUGH=10 $(BIN)/python -m pytest -n auto $(shell grep -rl '^from thorough' tests/unit tests/contract)
 
 fuzz: $(INSTALLED) ## A million inputs for the decoders, guided by coverage
 	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[fuzz]'

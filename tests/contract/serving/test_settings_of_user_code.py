@@ -11,6 +11,7 @@ from typing import Final
 import pytest
 
 from model_process import ModelProcess, until, web
+from thorough import FACTOR
 
 CODE: Final = """
     import asyncio
@@ -127,7 +128,6 @@ SETTINGS: Final = {
     "deep calls": "import sys; sys.setrecursionlimit(100_000)",
     "switches of threads": "import sys; sys.setswitchinterval(1e-6)",
     "digits": "import sys; sys.set_int_max_str_digits(640)",
-    "no finders": "import sys; sys.meta_path.clear(); sys.path.clear(); sys.path_hooks.clear()",
     "no arguments": "import sys; sys.argv.clear(); sys.dont_write_bytecode = True",
     "a tracer": """
         import sys, threading
@@ -173,6 +173,8 @@ SETTINGS: Final = {
     "other modules": """
         import traceback, socket, queue
         traceback.print_exc = socket.create_connection = queue.Queue = None""",
+    # last: what others import would not be found
+    "no finders": "import sys; sys.meta_path.clear(); sys.path.clear(); sys.path_hooks.clear()",
 }
 LOOP: Final = """
     loop = asyncio.get_running_loop()
@@ -183,19 +185,29 @@ LOOP: Final = """
 """
 
 
-def code_of(setting: str, *, in_batch_only: bool = False) -> str:
-    """A class with all kinds of methods, and that setting."""
-    body = textwrap.indent(textwrap.dedent(setting).strip(), "        ").strip()
+NAMES: Final = tuple(SETTINGS)
+PROCESSES: Final = 12 if FACTOR == 1 else len(NAMES)
+TOGETHER: Final = [NAMES[first::PROCESSES] for first in range(PROCESSES)]
+"""Settings that one process has: of different kinds, as neighbours in the table would undo each
+other. `make laws` gives each a process of its own."""
+
+
+def code_of(*settings: str, in_batch_only: bool = False) -> str:
+    """A class with all kinds of methods, and these settings."""
+    lines = "\n".join(textwrap.dedent(setting).strip() for setting in settings)
+    body = textwrap.indent(lines, "        ").strip()
     where = "" if in_batch_only else "apply()"
     apply = f"def apply():\n        global once, audited\n        {body}"
     return CODE.format(setting=apply, import_=where, constructor=where or "pass")
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-async def test_a_setting_of_the_process_does_not_reach_us(name: str, tmp_path: Path) -> None:
-    """It is user code's own, and the process does for everybody what it did before."""
+@pytest.mark.parametrize("names", TOGETHER, ids=", ".join)
+async def test_settings_of_the_process_do_not_reach_us(
+    names: tuple[str, ...], tmp_path: Path
+) -> None:
+    """They are user code's own, and the process does for everybody what it did before."""
     log = tmp_path / "log"
-    process = ModelProcess(code_of(SETTINGS[name]), log, threads=1)
+    process = ModelProcess(code_of(*(SETTINGS[name] for name in names)), log, threads=1)
     try:
         async with web(process) as front:
             before = await front.ask("predict", "apply").answer()

@@ -238,7 +238,7 @@ def test_a_signal_while_the_model_is_loading_ends_it(
         end_replica(replica)
 
 
-@pytest.mark.parametrize("seconds", [0.05, 0.3, 0.6, 0.9, 1.2])
+@pytest.mark.parametrize("seconds", [0.05, 0.4, 0.9])
 def test_sigterm_at_any_moment_of_the_start_ends_it(tmp_path: Path, seconds: float) -> None:
     """S14: between two processes being started, too."""
     replica = start_replica(tmp_path, ["-f", str(write_manifest(tmp_path, GOOD, {}))])
@@ -253,7 +253,7 @@ def test_sigterm_at_any_moment_of_the_start_ends_it(tmp_path: Path, seconds: flo
 
 
 @pytest.mark.skipif(os.getuid() != 0 or shutil.which("unshare") is None, reason="needs root")
-@pytest.mark.parametrize("seconds", [0.0, 0.01, 0.1, 0.4, 0.8, 1.6])
+@pytest.mark.parametrize("seconds", [0.0, 0.1, 0.8])
 def test_process_1_of_a_container_hears_sigterm_from_its_first_moment(
     tmp_path: Path, seconds: float
 ) -> None:

@@ -38,11 +38,10 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def installed(folder: Path, wheels: Path, requirement: str) -> Path:
     """The programs of an environment with nothing but `requirement`, from `wheels` alone."""
-    run(sys.executable, "-m", "venv", folder)
+    run(sys.executable, "-m", "venv", "--without-pip", folder)
     program = folder / "bin"
-    out = run(
-        program / "python", *PIP, "install", "--no-index", "--find-links", wheels, requirement
-    )
+    pip = [sys.executable, *PIP, "--python", program / "python"]
+    out = run(*pip, "install", "--no-index", "--find-links", wheels, requirement)
     assert not out, out
     return program
 
