@@ -321,11 +321,10 @@ def test_each_request_has_one_line_whatever_the_level_of_the_log(
     [
         ([], {}, "a cluster mounts the Secret keys"),
         (["--api-keys", "keys"], {}, "at least one key, got none"),
-        (["--api-keys", "keys"], {"mine": ""}, "file mine: expected one key"),
         (["--api-keys", "keys"], {"mine": "one two"}, "file mine: expected one key"),
         (["--api-keys", "nowhere"], {}, "expected a folder"),
     ],
-    ids=["no folder", "no key", "an empty key", "two keys", "no such folder"],
+    ids=["no folder", "no key", "two keys", "no such folder"],
 )
 def test_keys_that_are_asked_for_and_not_there_keep_a_replica_from_starting(
     tmp_path: Path, arguments: list[str], files: dict[str, str], said: str

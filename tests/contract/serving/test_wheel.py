@@ -41,7 +41,7 @@ def installed(folder: Path, wheels: Path, requirement: str) -> Path:
     run(sys.executable, "-m", "venv", "--without-pip", folder)
     program = folder / "bin"
     pip = [sys.executable, *PIP, "--python", program / "python"]
-    out = run(*pip, "install", "--no-index", "--find-links", wheels, requirement)
+    out = run(*pip, "install", "--no-compile", "--no-index", "--find-links", wheels, requirement)
     assert not out, out
     return program
 
