@@ -17,8 +17,8 @@ from prometheus_client.registry import Collector
 
 from batchedapi_core import contract, ui
 from batchedapi_operator.cluster import JsonObject, ObjectKey
-from batchedapi_operator.reconcile.views import PodView
 from batchedapi_operator.store import Store
+from batchedapi_operator.views import PodView
 
 log = logging.getLogger(__name__)
 

@@ -18,14 +18,14 @@ from batchedapi_operator.cluster import (
     ObjectKey,
     Resource,
 )
-from batchedapi_operator.reconcile.views import (
+from batchedapi_operator.resources import web_name
+from batchedapi_operator.views import (
     ChildView,
     DeploymentView,
     Observed,
     PodView,
     controller_uid,
 )
-from batchedapi_operator.resources import web_name
 
 _IDENTITY: Final = ("name", "namespace", "uid", "generation")
 """Of an API's metadata, what is kept."""

@@ -20,7 +20,7 @@ from batchedapi_operator.autoscaling.metrics_page import MetricsPage
 from batchedapi_operator.cluster import JsonObject
 from batchedapi_operator.errors import MetricsUnavailableError
 from batchedapi_operator.reconcile.conditions import load_failure
-from batchedapi_operator.reconcile.views import DeploymentView, PodView
+from batchedapi_operator.views import DeploymentView, PodView
 
 
 def processes_of(api: BatchedAPI, pages: Sequence[MetricsPage] = ()) -> int:

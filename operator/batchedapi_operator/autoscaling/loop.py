@@ -73,8 +73,8 @@ from batchedapi_operator.outbox import (
     News,
     Outbox,
 )
-from batchedapi_operator.reconcile.views import DeploymentView, PodView
 from batchedapi_operator.store import ApiView, Store
+from batchedapi_operator.views import DeploymentView, PodView
 
 log = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from batchedapi_operator.autoscaling.metrics_page import (
     parse_web_page,
 )
 from batchedapi_operator.errors import MetricsUnavailableError
-from batchedapi_operator.reconcile.views import PodView
+from batchedapi_operator.views import PodView
 
 SCRAPE_SECONDS: Final = 2.0
 """For everything: connection, headers and the whole body."""

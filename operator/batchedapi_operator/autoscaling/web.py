@@ -25,9 +25,9 @@ from batchedapi_operator.autoscaling.writes import Writes
 from batchedapi_operator.cluster import ObjectKey
 from batchedapi_operator.errors import MetricsUnavailableError
 from batchedapi_operator.outbox import SCALE_EVENT, WEB_REPLICAS, Outbox
-from batchedapi_operator.reconcile.views import DeploymentView, PodView
 from batchedapi_operator.resources import web_name
 from batchedapi_operator.store import ApiView, Store
+from batchedapi_operator.views import DeploymentView, PodView
 
 
 @dataclass(frozen=True, slots=True)

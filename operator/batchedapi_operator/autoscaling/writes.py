@@ -11,7 +11,7 @@ from batchedapi_operator.cluster import DEPLOYMENTS, Cluster, JsonObject, Object
 from batchedapi_operator.errors import ConflictError
 from batchedapi_operator.events import Note, record
 from batchedapi_operator.outbox import Send
-from batchedapi_operator.reconcile.views import DeploymentView
+from batchedapi_operator.views import DeploymentView
 
 log = logging.getLogger(__name__)
 

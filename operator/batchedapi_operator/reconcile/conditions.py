@@ -17,8 +17,8 @@ from batchedapi_operator.errors import (
     NotPermittedError,
     WebhookError,
 )
-from batchedapi_operator.reconcile.hindrances import CREATING, Hindrance
-from batchedapi_operator.reconcile.views import DeploymentView, PodView
+from batchedapi_operator.hindrances import CREATING, Hindrance
+from batchedapi_operator.views import DeploymentView, PodView
 
 MESSAGE_LENGTH: Final = 1024
 DELETING: Final = "Deleting"

@@ -27,8 +27,8 @@ from batchedapi_operator.outbox import Send
 from batchedapi_operator.queue import backoff
 from batchedapi_operator.reconcile.ownership import owned
 from batchedapi_operator.reconcile.plan import Apply, Plan
-from batchedapi_operator.reconcile.views import ChildView, DeploymentView
 from batchedapi_operator.resources import web_name
+from batchedapi_operator.views import ChildView, DeploymentView
 
 _DATA: Final[tuple[str, ...]] = ("data", "binaryData", "immutable")
 """Of a ConfigMap."""

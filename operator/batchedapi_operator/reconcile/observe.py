@@ -19,7 +19,9 @@ from batchedapi_operator.cluster import (
 from batchedapi_operator.errors import InvalidSpecError
 from batchedapi_operator.reconcile.ownership import owned
 from batchedapi_operator.reconcile.plan import REVISIONS_KEPT, parsed
-from batchedapi_operator.reconcile.views import (
+from batchedapi_operator.resources import selector_text, web_name
+from batchedapi_operator.resources.configmap import as_made
+from batchedapi_operator.views import (
     ChildView,
     DeploymentView,
     Observed,
@@ -27,8 +29,6 @@ from batchedapi_operator.reconcile.views import (
     SourceView,
     WebView,
 )
-from batchedapi_operator.resources import selector_text, web_name
-from batchedapi_operator.resources.configmap import as_made
 
 
 async def observe(

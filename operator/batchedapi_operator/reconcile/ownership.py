@@ -19,7 +19,7 @@ from batchedapi_operator.cluster import (
 )
 from batchedapi_operator.errors import NotOwnedError
 from batchedapi_operator.reconcile.conditions import DELETING, WAITING, Condition
-from batchedapi_operator.reconcile.views import ChildView, Observed, WebView
+from batchedapi_operator.views import ChildView, Observed, WebView
 
 SOONEST_SECONDS: Final = 2.0
 LATEST_SECONDS: Final = 8.0

@@ -40,11 +40,6 @@ from batchedapi_operator.reconcile.ownership import (
     without_others,
 )
 from batchedapi_operator.reconcile.status import Subject, build_status
-from batchedapi_operator.reconcile.views import (
-    ChildView,
-    Observed,
-    PodView,
-)
 from batchedapi_operator.resources.configmap import (
     Revision,
     build_config_map,
@@ -59,6 +54,11 @@ from batchedapi_operator.resources.deployment import (
 )
 from batchedapi_operator.resources.policies import Policies, build_web_budget
 from batchedapi_operator.resources.setting import Running
+from batchedapi_operator.views import (
+    ChildView,
+    Observed,
+    PodView,
+)
 
 REVISIONS_KEPT: Final = 5
 """Besides those in use: what `kubectl rollout undo` may want to go back to."""

@@ -35,10 +35,10 @@ from batchedapi_operator.reconcile.observe import observe
 from batchedapi_operator.reconcile.ownership import deletion
 from batchedapi_operator.reconcile.plan import NO_POLICIES, Plan, plan
 from batchedapi_operator.reconcile.status import hindered_status, news_in, same, words_rest
-from batchedapi_operator.reconcile.views import Observed
 from batchedapi_operator.resources import web_name
 from batchedapi_operator.resources.policies import Policies
 from batchedapi_operator.store import ApiView, Store
+from batchedapi_operator.views import Observed
 
 NOT_FOUND: Final = 404
 

@@ -14,9 +14,9 @@ from batchedapi_operator.errors import InvalidSpecError
 from batchedapi_operator.outbox import News
 from batchedapi_operator.reconcile import conditions
 from batchedapi_operator.reconcile.conditions import Condition, Front
-from batchedapi_operator.reconcile.views import DeploymentView, Observed
 from batchedapi_operator.resources import selector_text, url, worker_selector_text
 from batchedapi_operator.resources.configmap import Revision
+from batchedapi_operator.views import DeploymentView, Observed
 
 OUR_CONDITIONS: Final = (
     ConditionType.READY,

@@ -5,7 +5,7 @@ from tests.contract.operator.world import World
 
 from batchedapi_operator import kube
 from batchedapi_operator.cluster import CONFIG_MAPS
-from batchedapi_operator.reconcile.views import ChildView
+from batchedapi_operator.views import ChildView
 
 pytestmark = pytest.mark.cluster
 

@@ -17,8 +17,8 @@ from batchedapi_operator.errors import ApplyError
 from batchedapi_operator.handlers import Watched
 from batchedapi_operator.kube import SECONDS_PER_RETURN, Answering
 from batchedapi_operator.queue import WorkQueue
-from batchedapi_operator.reconcile.views import DeploymentView, Observed
 from batchedapi_operator.store import Store
+from batchedapi_operator.views import DeploymentView, Observed
 
 pytestmark = pytest.mark.looptime
 

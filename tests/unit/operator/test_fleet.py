@@ -11,8 +11,8 @@ from tests.unit.operator.worlds import (
 )
 
 from batchedapi_operator.admin import MOST_APIS, MOST_REPLICAS, Fleet
-from batchedapi_operator.reconcile.views import PodView
 from batchedapi_operator.store import Store
+from batchedapi_operator.views import PodView
 
 
 class Replicas:

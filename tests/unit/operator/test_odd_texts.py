@@ -20,7 +20,7 @@ from batchedapi_operator.reconcile.conditions import (
     dated,
     load_failure,
 )
-from batchedapi_operator.reconcile.views import PodView
+from batchedapi_operator.views import PodView
 from odd_texts import ODD_TEXTS
 
 DEEP = "[" * 4000

@@ -23,9 +23,9 @@ from batchedapi_operator.cluster import (
 )
 from batchedapi_operator.logs import JsonFormatter, LogFormat, TextFormatter
 from batchedapi_operator.process import Settings, stale
-from batchedapi_operator.reconcile.views import DeploymentView, Observed
 from batchedapi_operator.resources.policies import Policies
 from batchedapi_operator.store import Store
+from batchedapi_operator.views import DeploymentView, Observed
 from ports import free_port
 
 

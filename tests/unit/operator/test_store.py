@@ -29,8 +29,8 @@ from batchedapi_operator.cluster import (
 from batchedapi_operator.handlers import EndlessBackoff, Relay, Watched, kopf_settings
 from batchedapi_operator.queue import WorkQueue
 from batchedapi_operator.reconcile.plan import parsed
-from batchedapi_operator.reconcile.views import ChildView, DeploymentView, Observed, PodView
 from batchedapi_operator.store import Store
+from batchedapi_operator.views import ChildView, DeploymentView, Observed, PodView
 
 
 def event(kind: Literal["ADDED", "DELETED"] | None, body: JsonObject) -> kopf.RawEvent:

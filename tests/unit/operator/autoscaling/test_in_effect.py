@@ -19,7 +19,7 @@ from batchedapi_operator.autoscaling.in_effect import (
 )
 from batchedapi_operator.autoscaling.metrics_page import MetricsPage, parse_page
 from batchedapi_operator.cluster import JsonObject, rfc3339
-from batchedapi_operator.reconcile.views import DeploymentView, PodView
+from batchedapi_operator.views import DeploymentView, PodView
 
 
 def pages(**figures: Any) -> list[MetricsPage]:

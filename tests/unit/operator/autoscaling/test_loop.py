@@ -28,8 +28,8 @@ from batchedapi_operator.autoscaling.scrape import Outcome
 from batchedapi_operator.cluster import BATCHED_APIS, DEPLOYMENTS, JsonObject, ObjectKey, rfc3339
 from batchedapi_operator.errors import ApplyError, MetricsUnavailableError
 from batchedapi_operator.outbox import Outbox
-from batchedapi_operator.reconcile.views import PodView
 from batchedapi_operator.store import Store
+from batchedapi_operator.views import PodView
 
 
 class Situation:

@@ -8,7 +8,7 @@ from tests.unit.operator.autoscaling.test_loop import Situation
 
 from batchedapi_operator.autoscaling.scrape import Outcome
 from batchedapi_operator.errors import MetricsUnavailableError
-from batchedapi_operator.reconcile.views import PodView
+from batchedapi_operator.views import PodView
 
 PODS = 5
 

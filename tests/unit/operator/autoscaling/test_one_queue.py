@@ -14,7 +14,7 @@ from batchedapi_operator.autoscaling.metrics_page import parse_page, parse_web_p
 from batchedapi_operator.autoscaling.scrape import Outcome, WebOutcome
 from batchedapi_operator.cluster import DEPLOYMENTS, JsonObject, ObjectKey
 from batchedapi_operator.errors import MetricsUnavailableError
-from batchedapi_operator.reconcile.views import PodView
+from batchedapi_operator.views import PodView
 
 WEB: Final = ObjectKey(KEY.namespace, "iris-web")
 QUEUE: Final[dict[str, Any]] = {"serverSideBatching": {"queue": {"redis": {}}}}

@@ -13,7 +13,7 @@ from tests.unit.operator.worlds import deliver_all
 
 from batchedapi_operator.autoscaling import scrape
 from batchedapi_operator.autoscaling.scrape import Outcome, Scraper
-from batchedapi_operator.reconcile.views import PodView
+from batchedapi_operator.views import PodView
 
 MOST_FILES: Final = 28
 OURS: Final = ("/batchedapi_core/", "/batchedapi_operator/")

@@ -12,7 +12,7 @@ from batchedapi_core.scaling.recommendation import Batching, BatchingRecommendat
 from batchedapi_operator.autoscaling.metrics_page import parse_page
 from batchedapi_operator.autoscaling.report import DAY, recommendation, recommended
 from batchedapi_operator.autoscaling.scrape import Outcome
-from batchedapi_operator.reconcile.views import PodView
+from batchedapi_operator.views import PodView
 
 TARGET: Final = {"maxLatency": "100ms"}
 ONE: Final = {"maxReplicas": 1}

@@ -22,7 +22,7 @@ from batchedapi_operator.autoscaling.scrape import (
     Turns,
 )
 from batchedapi_operator.errors import MetricsUnavailableError
-from batchedapi_operator.reconcile.views import PodView
+from batchedapi_operator.views import PodView
 
 Answer = Callable[[asyncio.StreamWriter], Awaitable[None]]
 

@@ -12,7 +12,7 @@ from batchedapi_core.manifest import REASONS, ConditionType
 from batchedapi_core.placement import AdviceReason
 from batchedapi_operator.autoscaling.metrics_page import parse_page
 from batchedapi_operator.autoscaling.scrape import Outcome
-from batchedapi_operator.reconcile.views import PodView
+from batchedapi_operator.views import PodView
 
 TARGET: dict[str, Any] = {"serverSideBatching": {"maxLatency": "50ms"}}
 

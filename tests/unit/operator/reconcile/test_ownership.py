@@ -16,7 +16,7 @@ from tests.unit.operator.worlds import (
 from batchedapi_operator.cluster import JsonObject
 from batchedapi_operator.reconcile.ownership import again
 from batchedapi_operator.reconcile.plan import Plan, plan
-from batchedapi_operator.reconcile.views import ChildView, DeploymentView, Observed
+from batchedapi_operator.views import ChildView, DeploymentView, Observed
 
 LATER: Final = "2026-01-02T03:04:25Z"
 MUCH_LATER: Final = "2026-01-03T03:04:05Z"

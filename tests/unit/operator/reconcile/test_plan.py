@@ -17,8 +17,8 @@ from tests.unit.operator.worlds import (
 
 from batchedapi_operator.errors import InvalidSpecError
 from batchedapi_operator.reconcile.plan import Plan, plan
-from batchedapi_operator.reconcile.views import ChildView, DeploymentView, Observed, SourceView
 from batchedapi_operator.resources.configmap import revision_of
+from batchedapi_operator.views import ChildView, DeploymentView, Observed, SourceView
 
 
 def planned(observed: Observed | None = None, **spec: Any) -> Plan:

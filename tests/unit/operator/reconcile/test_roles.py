@@ -23,16 +23,16 @@ from batchedapi_operator.cluster import (
     Resource,
 )
 from batchedapi_operator.reconcile.plan import Plan, plan
-from batchedapi_operator.reconcile.views import (
+from batchedapi_operator.resources.configmap import revision_of
+from batchedapi_operator.resources.policies import Policies
+from batchedapi_operator.resources.setting import setting_of
+from batchedapi_operator.views import (
     ConditionView,
     DeploymentView,
     Observed,
     PodView,
     WebView,
 )
-from batchedapi_operator.resources.configmap import revision_of
-from batchedapi_operator.resources.policies import Policies
-from batchedapi_operator.resources.setting import setting_of
 from batchedapi_serving.cli.main import main
 
 QUEUE: dict[str, Any] = {"serverSideBatching": {"queue": {"redis": {}}}}

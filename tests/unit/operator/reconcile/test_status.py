@@ -21,9 +21,9 @@ from batchedapi_core.manifest import REASONS, ConditionType
 from batchedapi_operator.reconcile import conditions
 from batchedapi_operator.reconcile.plan import plan
 from batchedapi_operator.reconcile.status import same, words_rest
-from batchedapi_operator.reconcile.views import ChildView, DeploymentView, Observed, PodView
 from batchedapi_operator.resources.configmap import revision_of
 from batchedapi_operator.resources.setting import Running
+from batchedapi_operator.views import ChildView, DeploymentView, Observed, PodView
 
 LATER = "2026-01-02T04:00:00Z"
 REVISION = revision_of(api(), {}, {}, Running("former", None)).digest

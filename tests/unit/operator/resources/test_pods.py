@@ -9,10 +9,10 @@ from tests.unit.operator.worlds import IMAGE, NOW, UID, api, api_body, deploymen
 
 from batchedapi_core.manifest import SPREAD, Pod, as_written, pod_defaults
 from batchedapi_operator.reconcile.plan import Plan, plan
-from batchedapi_operator.reconcile.views import DeploymentView, Observed
 from batchedapi_operator.resources.configmap import revision_of
 from batchedapi_operator.resources.deployment import build_deployment
 from batchedapi_operator.resources.setting import Running
+from batchedapi_operator.views import DeploymentView, Observed
 from pod_specs import ACCEPTED, KEY, pod
 
 EVERYTHING: Final = ACCEPTED["every setting of the pods"]

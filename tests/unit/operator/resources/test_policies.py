@@ -9,9 +9,9 @@ from tests.unit.operator.worlds import IMAGE, KEY, NOW, api, api_body, child_bod
 from batchedapi_core import contract
 from batchedapi_operator.cluster import DISRUPTION_BUDGETS, NETWORK_POLICIES, JsonObject, Resource
 from batchedapi_operator.reconcile.plan import plan
-from batchedapi_operator.reconcile.views import ChildView, Observed
 from batchedapi_operator.resources import selector_labels
 from batchedapi_operator.resources.policies import Policies
+from batchedapi_operator.views import ChildView, Observed
 
 PEER: Final = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
 BOTH: Final = Policies(admin_peers=(PEER,))

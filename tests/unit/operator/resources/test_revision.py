@@ -9,11 +9,11 @@ from tests.unit.operator.worlds import KEY, UID, api, deployment_body
 from batchedapi_core.manifest import parse_api
 from batchedapi_operator.errors import InvalidSpecError
 from batchedapi_operator.reconcile.plan import running
-from batchedapi_operator.reconcile.views import DeploymentView, Observed
 from batchedapi_operator.resources import url
 from batchedapi_operator.resources.configmap import build_config_map, revision_of
 from batchedapi_operator.resources.deployment import build_service
 from batchedapi_operator.resources.setting import Running, Stored, parts_of
+from batchedapi_operator.views import DeploymentView, Observed
 
 
 def test_it_holds_the_slice_and_every_file() -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 
 from batchedapi_core import contract
 from batchedapi_operator.cluster import JsonObject, Resource
-from batchedapi_operator.reconcile.hindrances import (
+from batchedapi_operator.hindrances import (
     BACK_OFF,
     Hindrance,
     before_ours,

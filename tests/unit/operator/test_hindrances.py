@@ -9,7 +9,7 @@ from tests.unit.operator.worlds import IMAGE, NOW, api_body, deployment_body, po
 from batchedapi_core.manifest import REASONS, ConditionType
 from batchedapi_operator.reconcile.conditions import load_failure
 from batchedapi_operator.reconcile.plan import plan
-from batchedapi_operator.reconcile.views import DeploymentView, Observed, PodView
+from batchedapi_operator.views import DeploymentView, Observed, PodView
 
 LATE: Final = "2026-01-02T03:04:35Z"
 """30 s after NOW."""
