@@ -53,14 +53,14 @@ AT_ONCE: Final = 8
 NAMESPACE: Final = "failing"
 HOLDER: Final = "example.com/keep"
 BROKEN: Final = "unexpectedly"
-"""What the log of an operator must not have."""
+"""Words that the log of an operator must not have."""
 
 Step = Callable[[Api], Awaitable[None]]
 
 
 @dataclass(frozen=True)
 class Failure:
-    """What is done to an API, what its status has to say then, and what once it is mended."""
+    """A failure: how it is induced, the condition it must give, and how it is mended."""
 
     name: str
     kind: str
@@ -73,10 +73,10 @@ class Failure:
     prepare: Step | None = None
     """Before anything is timed."""
     words: str = ""
-    """That the message has to have, besides the remedy."""
+    """Text that the message has to have, besides the remedy."""
     spec: JsonObject = field(default_factory=dict)
     pod: JsonObject = field(default_factory=dict)
-    """What its pods have besides."""
+    """Further fields of its pods."""
     window: tuple[float, float] | None = None
     """Seconds to be told and taken back, where that needs a window of load."""
 
@@ -544,7 +544,7 @@ def one_by_one(*, yes: bool) -> Step:
 
 
 def memory(size: float) -> Step:
-    """What a model process takes."""
+    """Memory of a model process."""
 
     async def step(api: Api) -> None:
         for number in range(len(api.pods)):
@@ -860,7 +860,7 @@ async def induced(failure: Failure, api: Api, seconds: float) -> Seen:
 
 
 def faults_of(failure: Failure, body: JsonObject, one: JsonObject) -> list[str]:
-    """What is wrong with a condition that says the right thing."""
+    """Faults of a condition that has the right reason."""
     faults, message = [], one.get("message", "")
     kinds = (failure.kind,) if failure.kind in REASONS else tuple(REASONS)
     known = [REASONS[ConditionType(kind)].get(failure.reason) for kind in kinds]

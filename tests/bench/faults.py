@@ -51,7 +51,7 @@ class Case:
     """One run."""
 
     action: str
-    """What the replica is made to do while the call fails."""
+    """The replica's task while the call fails."""
     site: str
     error: str
     seconds: float
@@ -192,7 +192,7 @@ def calls(port: int) -> dict[str, list[str]]:
 
 
 def verdict(case: Case, port: int) -> str:
-    """What became of it: back, ended with the reason, stopped; or what is wrong."""
+    """The outcome: back, ended with the reason, stopped; or what is wrong."""
     until = time.monotonic() + case.seconds if case.seconds else 0.0
     armed = {"site": case.site, "error": errno_of(case.error), "until": until}
     with replica(port, armed if case.action == "start" else None) as tried:

@@ -38,7 +38,7 @@ from hostile_calls import hostile
 
 _MIB: Final = 1024 * 1024
 _BUDGET: Final = BODIES_BYTES + 64 * _MIB
-"""Of a web process, with what it takes without clients."""
+"""Memory of a web process, its own without clients included."""
 _KEY: Final = b"a-key"
 _CLIENTS: Final = 16
 _PAUSE: Final = 0.1
@@ -50,7 +50,7 @@ _BOMB: Final = gzip.compress(b"[" + b'"aaaaa",' * 4_000_000 + b"1]", 1)
 
 
 def attempts() -> list[tuple[bytes, bytes]]:
-    """What is sent without a key: of each kind the head, and as much of the body as is sent."""
+    """Requests without a key: of each kind the head, and the part of the body that is sent."""
     kinds = [
         (b"content-type: application/json\r\n", b"1" * 8 * _MIB, 8 * _MIB),
         (b"content-type: application/json\r\n", b"1" * 4 * _MIB, 8 * _MIB),
@@ -162,7 +162,7 @@ async def with_key(port: int, until: float, found: list[tuple[int, float]]) -> N
 
 
 async def asked(port: int, seconds: float) -> list[tuple[int, float]]:
-    """What all clients with a key saw."""
+    """Outcomes of all clients with a key."""
     found: list[tuple[int, float]] = []
     until = time.monotonic() + seconds
     await asyncio.gather(*(with_key(port, until, found) for _ in range(_CLIENTS)))
@@ -170,7 +170,7 @@ async def asked(port: int, seconds: float) -> list[tuple[int, float]]:
 
 
 def peak_bytes(pid: int) -> int:
-    """Of memory that a process has had at most."""
+    """The most memory that a process has had."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return 1024 * int(next(line.split()[1] for line in lines if line.startswith("VmHWM")))
 

@@ -1,4 +1,4 @@
-"""What clients notice when processes are killed under load.
+"""Failures that clients notice when processes are killed under load.
 
     python tests/bench/kills.py --kills 100
     python tests/bench/kills.py --mode term --rounds 20

@@ -1,4 +1,4 @@
-"""What the operator asks of a real apiserver: APIs under load, and an apiserver that hangs.
+"""Requests of the operator to a real apiserver: APIs under load, and an apiserver that hangs.
 
     python tests/bench/operator_writes.py --apis 100 --minutes 30 --hang 180
     python tests/bench/operator_writes.py --apis 20 --minutes 20 --unschedulable
@@ -299,7 +299,7 @@ async def measure_idle(apis: int, minutes: float, settle: float) -> dict[str, An
 
 
 async def statuses(made: Rig) -> dict[str, Any]:
-    """Of all APIs, by name."""
+    """Statuses of all APIs, by name."""
     found = await made.list(BATCHED_APIS)
     return {body["metadata"]["name"]: body.get("status") or {} for body in found}
 
@@ -333,13 +333,13 @@ def is_write(event: dict[str, Any]) -> bool:
 
 
 def of_kind(event: dict[str, Any]) -> str:
-    """What was written."""
+    """Kind of the object that was written."""
     place = event.get("objectRef", {})
     return f"{event['verb']} {place.get('resource')} {place.get('subresource', '')}".strip()
 
 
 def cpu_seconds(pid: int) -> float:
-    """Of a process so far."""
+    """CPU seconds of a process so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

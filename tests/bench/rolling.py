@@ -160,7 +160,7 @@ def until_back() -> None:
 def steps(
     mode: str, rounds: int, seed: int, outage_seconds: float
 ) -> Iterator[tuple[str, Callable[[], None]]]:
-    """What is done to the replicas, or to the apiserver, one after the other."""
+    """Disturbances of the replicas or of the apiserver, one after the other."""
     rng = random.Random(seed)
     revision = ""
 
@@ -200,7 +200,7 @@ async def measure(
 
 
 def table_of(mode: str, found: dict[str, Any], outage_seconds: float) -> Table:
-    """What was done, and what clients noticed."""
+    """The disturbances, and what clients noticed."""
     what = {
         "rollouts": "rolling updates",
         "scaling": f"times {REPLICAS} -> 1 -> {REPLICAS}",

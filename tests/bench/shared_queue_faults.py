@@ -1,4 +1,4 @@
-"""What clients of an API with one queue for all notice when a part of it is killed or stops.
+"""Clients of an API with one queue for all, while a part of it is killed or stops.
 
     python tests/bench/shared_queue_faults.py --mode workers --requests 100000
 

@@ -47,7 +47,7 @@ class Once:
 
 
 def against(server: Callable[[socket.socket], None], asks: int = 1) -> Once:
-    """What a client makes of a server that treats one connection like this and closes it."""
+    """A client's verdict on a server that treats one connection like this and closes it."""
     return uvloop.run(_against(server, Once(asks)))
 
 

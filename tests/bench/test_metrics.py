@@ -1,4 +1,4 @@
-"""What a run changed in the counters of a metrics page."""
+"""Changes of the counters of a metrics page in a run."""
 
 import math
 

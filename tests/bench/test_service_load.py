@@ -1,4 +1,4 @@
-"""What a load on a Service tells of its requests."""
+"""Outcomes of the requests of a load on a Service."""
 
 from harness.service_load import Counts
 

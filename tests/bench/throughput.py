@@ -47,7 +47,7 @@ class Cell:
 
     @property
     def errors(self) -> int:
-        """Of all timed rounds and the check."""
+        """Errors of all timed rounds and the check."""
         return sum(result.errors for result in (*self.rounds, self.check))
 
     def latency(self) -> str:

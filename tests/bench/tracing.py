@@ -1,4 +1,4 @@
-"""What tracing costs: off, on with nobody drawn, and on at 1 %; rounds A B C C B A ...
+"""The cost of tracing: off, on with nobody drawn, and on at 1 %; rounds A B C C B A ...
 
     python tests/bench/tracing.py --starts 12 --rounds 8 --seconds 1
 
@@ -29,7 +29,7 @@ from otlp import Collector, collector
 
 WORKLOAD: Final = "W1"
 SHARES: Final = (None, 0.0, 0.01)
-"""Of the requests, that have spans; None: tracing is off."""
+"""Share of requests that have spans; None: tracing is off."""
 _WARM_UP_SECONDS: Final = 1
 _STEP: Final = 10
 """Between the ports of two servers."""
@@ -62,7 +62,7 @@ class Measured:
 
 
 def cpu_seconds(pids: Sequence[int]) -> float:
-    """That these processes have used so far; a tick of 10 ms would be 1 % of a round."""
+    """CPU seconds of these processes so far; a tick of 10 ms would be 1 % of a round."""
     nanoseconds = 0
     for pid in pids:
         for task in Path(f"/proc/{pid}/task").iterdir():
@@ -107,7 +107,7 @@ def measure(
 
 
 def variables_of(share: float | None, port: int) -> dict[str, str]:
-    """That have a share of the requests traced, for a collector on that port."""
+    """Variables that trace a share of the requests, for a collector on that port."""
     if share is None:
         return {}
     return {

@@ -22,13 +22,13 @@ class Case:
 
     @property
     def served(self) -> Service:
-        """What each replica is under this load; a load test of one sees its first minutes."""
+        """Behaviour of each replica under this load; a load test of one sees its first minutes."""
         return replace(SERVICES[self.service], pace=LOADS[self.load].pace)
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of a case."""
+    """The outcome of a case."""
 
     case: Case
     misses: float  # share of the requests, late or refused

@@ -46,7 +46,7 @@ def pod(
 
 
 def fleet(now: float, pods: Iterable[SimulatedPod], *, rate: float = 0.0) -> Fleet:
-    """Of 1 to 40 replicas."""
+    """A fleet of 1 to 40 replicas."""
     return Fleet(now, tuple(pods), 1, 40, rate)
 
 
@@ -58,7 +58,7 @@ def with_in_flight(now: float, total: float, replicas: int) -> Fleet:
 def answers(
     controller: Controller, in_flight: Callable[[int], float], *, replicas: int, until: int
 ) -> dict[int, int]:
-    """What it answers in which second, while nobody changes the replicas."""
+    """Its answers second by second, while nobody changes the replicas."""
     found = {
         now: controller.desired(with_in_flight(float(now), in_flight(now), replicas))
         for now in range(1, until + 1)

@@ -16,7 +16,7 @@ from batchedapi_core.simulation import Fleet, SimulatedPod
 SYNC: Final = 15
 """Seconds between decisions: --horizontal-pod-autoscaler-sync-period."""
 TOLERANCE: Final = 0.1
-"""Of the ratio of metric and target: --horizontal-pod-autoscaler-tolerance."""
+"""Tolerance of the ratio of metric and target: --horizontal-pod-autoscaler-tolerance."""
 DOWN_STABILIZATION: Final = 300.0
 """--horizontal-pod-autoscaler-downscale-stabilization."""
 UP_FACTOR: Final = 2
@@ -33,7 +33,7 @@ PodValue = Callable[[float, SimulatedPod, SimulatedPod], float]
 
 
 class Metric(Protocol):
-    """What the HPA asks for replicas, before its own limits."""
+    """The replicas that the HPA asks for, before its own limits."""
 
     def observe(self, fleet: Fleet) -> None:
         """Called once a second."""

@@ -18,7 +18,7 @@ BOUND: Final = "perfect-reactive"
 UNHEDGED: Final = "batchedapi-hedge-1"
 
 _USUAL_SHARE: Final = 0.7
-"""Of utilization and of concurrency: the target that Knative has by default and people choose."""
+"""Target for utilization and concurrency: Knative's default, which people also choose."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ class LoadTested:
         return share * self.service.max_batch_size
 
     def policy(self) -> ScalingPolicy:
-        """What a user would write for ours: nothing of it is measured beforehand."""
+        """Settings that a user would write for ours: nothing is measured beforehand."""
         return ScalingPolicy(
             min_replicas=MIN_REPLICAS,
             max_replicas=MAX_REPLICAS,

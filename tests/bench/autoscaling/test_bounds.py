@@ -1,4 +1,4 @@
-"""What the perfect one knows, and what the windows keep."""
+"""Knowledge of the perfect one, and contents of the windows."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def test_the_perfect_one_follows_the_true_rate_up_at_once_and_down_after_180_sec
 
 
 def test_a_window_forgets_what_is_as_old_as_it_is_long() -> None:
-    """Of 60 s sampled each second there are 60 values, not 61."""
+    """60 s that are sampled each second have 60 values, not 61."""
     window = Trailing(3.0)
     for now, value in enumerate([100.0, 1.0, 2.0, 6.0]):
         window.add(float(now), value)

@@ -16,7 +16,7 @@ from autoscaling.services import SERVICES, LoadTested
 def result(
     controller: str, misses: float, cost: float, *, load: str = "step", service: str = "cpu"
 ) -> Result:
-    """Of a case with one seed."""
+    """The outcome of a case with one seed."""
     return Result(Case(service, load, controller, 0), misses, 0.0, cost, 0.01, 0.1, 7, 9, 1.0)
 
 

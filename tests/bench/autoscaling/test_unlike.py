@@ -41,7 +41,7 @@ def test_of_five_replicas_one_is_slow_and_all_are_slower_in_the_evening() -> Non
 
 
 def test_a_bent_line_is_one_up_to_half_of_the_largest_batch() -> None:
-    """What small batches teach is right for them."""
+    """A line learned from small batches is right for them."""
     assert [1.0, 1.0, 1.25, 1.5] == [unlike.bent(0, 0.0, size) for size in (0.1, 0.5, 0.75, 1.0)]
 
 

@@ -20,7 +20,7 @@ from batchedapi_core.simulation import Balancer, Pace, PoissonTrace, at_random
 
 
 class Family(StrEnum):
-    """What a trace is there for."""
+    """The purpose of a trace."""
 
     KNOWN = "the six on which the defaults were chosen"
     HELD_OUT = "held out: random bursts, no default was chosen on them"

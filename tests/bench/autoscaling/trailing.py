@@ -1,4 +1,4 @@
-"""What the autoscalers of others average over time."""
+"""Averages over time, as the autoscalers of others take them."""
 
 from collections import deque
 
@@ -29,7 +29,7 @@ class Trailing:
             self._values.popleft()
 
     def mean(self, within: float | None = None) -> float:
-        """Of the values of the last `within` seconds; None: of all kept. There must be one."""
+        """Mean of the values of the last `within` seconds; None: of all kept. There must be one."""
         found = self._within(within)
         return sum(found) / len(found)
 

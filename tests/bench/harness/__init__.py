@@ -1,4 +1,4 @@
-"""What the benchmark programs share: servers, load generators, statistics and reports.
+"""Shared parts of the benchmark programs: servers, load generators, statistics and reports.
 
 Importing it makes what it shares with the tests importable: `tests/support` and the package
 `tests`; and its neighbours, for a test that imports it as `tests.bench.harness`. So it is imported

@@ -23,7 +23,7 @@ _RETRY_SECONDS: Final = 0.02
 
 
 class Fate(enum.Enum):
-    """What became of a request without an answer."""
+    """The end of a request that got no answer."""
 
     UNREAD = "unread"
     """The server closed before it read a byte: the client may send it again."""

@@ -45,7 +45,7 @@ class ControlPlane:
 
     folder: Path
     command: list[str | Path]
-    """Of the apiserver."""
+    """Command line of the apiserver."""
     apiserver: "subprocess.Popen[bytes]"
 
     def kubeconfig(self, identity: pki.Identity) -> Path:

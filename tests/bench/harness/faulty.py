@@ -147,7 +147,7 @@ def _site(name: str) -> str:
 
 
 def errno_of(name: str) -> int:
-    """Of a name such as EMFILE."""
+    """The number of a name such as EMFILE."""
     return int(getattr(errno, name))
 
 

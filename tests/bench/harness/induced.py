@@ -44,7 +44,7 @@ main()
 
 
 class Page:
-    """What one pod tells: a load that goes on for ever, changed as a test likes."""
+    """The page of one pod: a load that goes on for ever, changed as a test likes."""
 
     def __init__(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -84,7 +84,7 @@ class Page:
 
 
 class Pages:
-    """Those of all pods, by address."""
+    """Pages of all pods, by address."""
 
     def __init__(self) -> None:
         self.of: dict[str, Page] = {}
@@ -121,7 +121,7 @@ class Api:
     spec: JsonObject = field(default_factory=dict)
     pods: list[str] = field(default_factory=list)
     pod_spec: JsonObject = field(default_factory=dict)
-    """What its pods have besides, of webhooks and schedulers."""
+    """Further fields of its pods, set by webhooks and schedulers."""
 
     async def create(self, **spec: Any) -> None:
         """The BatchedAPI."""

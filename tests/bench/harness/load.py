@@ -36,7 +36,7 @@ class IdLoad:
         self.wrong = 0
         """Answers with status 200 that are not the id asked, and bytes nobody asked for."""
         self.statuses: collections.Counter[int] = collections.Counter()
-        """Of answers other than 200."""
+        """Statuses of answers other than 200."""
         self.fates: collections.Counter[Fate] = collections.Counter()
         self.latest = 0.0
         """Latest time at which a request was sent that has been answered rightly since."""
@@ -140,7 +140,7 @@ class RunningLoads:
         return sum(load.right for load in self.of_port.values())
 
     def tally(self) -> dict[str, Any]:
-        """What came of all requests, once the block has ended."""
+        """Counts of all outcomes, once the block has ended."""
         loads = self.of_port.values()
         statuses = sum((load.statuses for load in loads), collections.Counter[int]())
         return {

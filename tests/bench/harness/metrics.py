@@ -1,4 +1,4 @@
-"""What a run changed in a replica's counters."""
+"""Changes of a replica's counters in a run."""
 
 import http
 from collections.abc import Mapping
@@ -73,7 +73,7 @@ def change(before: Samples, after: Samples, name: str, **labels: str) -> float:
 
 
 def batch_delta(before: Samples, after: Samples) -> BatchDelta:
-    """What the batch-size histogram says of the time between two readings."""
+    """Batches between two readings, by the histogram of their sizes."""
     return BatchDelta(
         change(before, after, f"{contract.METRIC_BATCH_ROWS}_count"),
         change(before, after, f"{contract.METRIC_BATCH_ROWS}_sum"),

@@ -41,7 +41,7 @@ _MERGE: Final = "application/merge-patch+json"
 
 
 class Pages:
-    """What pods answer: 240 rows a second each, a fifth more or less as minutes go by."""
+    """Pages of pods: 240 rows a second each, a fifth more or less as minutes go by."""
 
     def __init__(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -308,12 +308,12 @@ class Rig:
 
 
 def api_name(number: int) -> str:
-    """Of the API with that number."""
+    """The name of the API with that number."""
     return f"api-{number}"
 
 
 def address(name: str, replica: int) -> str:
-    """Of a pod of an API, on this machine."""
+    """Address of a pod of an API, on this machine."""
     number = int(name.rpartition("-")[2])
     return f"127.{60 + number // 250}.{1 + number % 250}.{1 + replica}"
 

@@ -25,7 +25,7 @@ _FIRST_PAIR: Final = 2
 _TO_GRPC: Final = 48
 """From the port of a web process to that of its gRPC."""
 PORTS: Final = 100
-"""That one API takes, at most."""
+"""The most ports that one API takes."""
 
 
 @contextlib.contextmanager
@@ -42,7 +42,7 @@ def redis(port: int, *options: str, keeps: bool = False) -> Iterator[RedisServer
 
 @dataclass
 class Queued:
-    """What runs; `web` and `workers` are those that run now, by their places."""
+    """The running processes; `web` and `workers` are by place."""
 
     redis: RedisServer
     web: list[Server] = field(default_factory=list)

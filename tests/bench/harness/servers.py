@@ -54,7 +54,7 @@ class Server:
         return [b'{"rows":[' + row + b"]}" for row in rows] if self.lists else list(rows)
 
     def answers(self, values: Sequence[bytes]) -> list[bytes]:
-        """What it answers, for each value of JSON."""
+        """Its answers, one for each value of JSON."""
         return [b"[" + value + b"]" for value in values] if self.lists else list(values)
 
 

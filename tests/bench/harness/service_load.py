@@ -36,7 +36,7 @@ def allow_connections() -> None:
 
 @dataclass
 class Counts:
-    """What came of requests."""
+    """Outcomes of requests."""
 
     sent: int = 0
     answered: int = 0
