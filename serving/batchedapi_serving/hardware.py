@@ -1,4 +1,4 @@
-"""What this container may use: CPUs, memory and GPUs; and what a process of it does use."""
+"""CPUs, memory and GPUs that this container may use, and use of them by a process."""
 
 import os
 import re

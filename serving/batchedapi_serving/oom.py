@@ -10,7 +10,7 @@ from typing import Final
 
 log = logging.getLogger(__name__)
 MEMORY_EVENTS: Final = Path("/sys/fs/cgroup/memory.events")
-"""Of the container's own cgroup, version 2."""
+"""Events of the container's own cgroup, version 2."""
 _REMEMBERED: Final = 64
 
 

@@ -1,4 +1,4 @@
-"""What processes of ours have started and left behind, and how it ends with them.
+"""Processes that ours have started and left behind, and their end.
 
 User code starts helpers: pools, a vector store, ffmpeg. Nobody but their parent knows of them, and
 when that is gone the kernel gives them to the nearest adopter above. Whoever adopts reaps them, or
@@ -33,7 +33,7 @@ _PROC: Final = Path("/proc")
 
 
 class Entry(NamedTuple):
-    """What the kernel says of a process."""
+    """The kernel's facts about a process."""
 
     parent: int
     session: int
@@ -68,7 +68,7 @@ def process_table() -> dict[int, Entry]:
 
 
 def worker_index_of(pid: int) -> str | None:
-    """Which model process an orphan comes from, by the environment that it began with."""
+    """Index of the model process that an orphan comes from, by its first environment."""
     with contextlib.suppress(OSError):
         for variable in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
             name, _, value = variable.partition(b"=")

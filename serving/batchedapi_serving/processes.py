@@ -43,7 +43,7 @@ _FIRST_TO_GO: Final = 500
 
 
 def nothing() -> None:
-    """Of what is to be called where nothing is to be done."""
+    """Do nothing, where something must be called."""
 
 
 def end_with_parent(control: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
@@ -154,12 +154,12 @@ class Child:
 
     @property
     def pid(self) -> int | None:
-        """Of the running process."""
+        """Number of the running process."""
         return self._pid if self._code is None else None
 
     @property
     def session(self) -> int:
-        """What the last one has started is in it too, unless it has made one of its own."""
+        """Session of the last process; its children are in it too, unless they left."""
         return self._pid or 0
 
     def start(
@@ -285,7 +285,7 @@ def close(descriptor: int) -> None:
 
 
 _CREDENTIALS: Final = struct.Struct("3i")
-"""What SO_PEERCRED says: pid, uid and gid of who connected."""
+"""Layout of SO_PEERCRED: pid, uid and gid of the process that connected."""
 
 
 def ends_with_peer(transport: asyncio.BaseTransport) -> Callable[[], None]:

@@ -5,7 +5,6 @@ What it found is put beside the manifest.
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -26,7 +25,6 @@ from batchedapi_serving.cli.documents import (
     refused,
 )
 from batchedapi_serving.cli.serve import ServeOptions, replica_settings
-from batchedapi_serving.errors import LoadError
 from batchedapi_serving.hardware import usable_cpus
 from batchedapi_serving.laptop.checking.report import (
     REPORT_FILE,
@@ -40,6 +38,7 @@ from batchedapi_serving.laptop.checking.report import (
 )
 from batchedapi_serving.model_source import FETCH
 from batchedapi_serving.orphans import ended_after
+from batchedapi_serving.processes import Child
 from batchedapi_serving.settings import ReplicaSettings
 from batchedapi_serving.supervisor.model_processes import model_environments
 
@@ -140,18 +139,12 @@ def _run(
             stdout=sys.stderr,  # what user code prints must not be part of the report
             env={**os.environ, **environment},
         ).returncode
-    if code == 0:
-        return
-    if failure.exists():
-        value = json.loads(failure.read_text())
-        raise LoadError(value["reason"], value["message"])
-    how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
-    reason = "OutOfMemory" if code == -signal.SIGKILL else "CrashLooping"
-    raise LoadError(reason, f"the process with the predictor was ended {how}")
+    if code:
+        raise Child("the process with the predictor", module).failure(failure, code)
 
 
 def judge(documents: Documents, checked: tuple[ReplicaSettings, Report]) -> Judged:
-    """What the figures mean for this manifest."""
+    """Advice from the figures for this manifest."""
     settings, report = checked
     limit = documents.api.spec.compute.mem
     allowed = None if limit is None else int(parse_quantity(limit))

@@ -12,16 +12,16 @@ _NAME: Final = re.compile(r"[a-z]([-a-z0-9]{0,43}[a-z0-9])?")
 
 
 class _Kind(NamedTuple):
-    """What differs from one kind of model to the next."""
+    """Parts of a project that depend on the kind of model."""
 
     model: str
-    """Of model.py."""
+    """Text of model.py."""
     row: str
     """A row as JSON, to try."""
     answer: str
-    """What it is answered, as Python."""
+    """Its answer, as Python."""
     packages: str = ""
-    """What the image needs beside the server."""
+    """Packages that the image needs beside the server."""
 
 
 _KINDS: Final = {

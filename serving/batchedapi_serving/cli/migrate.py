@@ -14,7 +14,7 @@ from batchedapi_serving.laptop.migrating.migration import (
 )
 
 _MOST_BYTES: Final = 1 << 20
-"""Of a file beside it that is read: configuration is smaller."""
+"""Largest file beside it that is read: configuration is smaller."""
 
 
 @click.command("migrate")

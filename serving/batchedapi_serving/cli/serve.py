@@ -61,16 +61,17 @@ _ARE_YOU_THERE: Final = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 20),
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
 )
-"""Of accepted sockets too. After so many seconds without a byte the kernel asks the other end, and
-again: a machine that is gone never closes its connections, and idle ones may stay for an hour."""
+"""Options of listening and accepted sockets. After so many seconds without a byte the kernel asks
+the other end, and again: a machine that is gone never closes its connections, and idle ones may
+stay for an hour."""
 _USED_UP: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOBUFS))
 """Errors that say that the machine has no more of something, for now."""
 _RELOAD_SECONDS: Final = 5.0
-"""That a replica may take to stop before it is started anew."""
+"""Seconds that a replica may take to stop before it is started anew."""
 _STARTUP_MARGIN: Final = 5.0
 """Seconds before the kubelet's own limit, which would end the replica without a reason."""
 _MESSAGE_BYTES: Final = 4000
-"""Of a termination message; the kubelet takes 4096."""
+"""Longest termination message; the kubelet takes 4096."""
 _LONGEST_FOLDER = 90
 """Characters; the address of a Unix socket has 108 at most."""
 
@@ -136,7 +137,7 @@ def serve(documents: Documents, options: ServeOptions) -> None:
 
 
 def _card(settings: ReplicaSettings, base: str, admin: str, example: Any) -> str:
-    """What a terminal shows of a replica that is ready: where it is, and what to ask it."""
+    """Text for a terminal when the replica is ready: its addresses, and a request to try."""
     api, row = f"{base}{settings.endpoint}", "..." if example is None else json.dumps(example)
     return (
         f"\n  {settings.name} is ready:  {api}   (try it: {base}/docs)\n"
@@ -217,19 +218,12 @@ def replica_settings(documents: Documents, options: ServeOptions, runtime: Path)
         check_sources(documents.api.spec.predictor, os.environ)
     cpus = usable_cpu_count(os.environ)
     api = in_effect(documents.api, options.flags, os.environ, cpus)
-    spec, folder = api.spec, documents.folder
-    if documents.source:
-        folder = runtime / "source"
-        folder.mkdir(exist_ok=True)
-        for name, content in documents.source.items():
-            (folder / name).write_bytes(content)
+    spec, folder = api.spec, _code_folder(documents, runtime)
     predictor, batching, overload = spec.predictor, spec.server_side_batching, spec.overload
     model, processes = predictor.model, predictor.processes_per_replica
     startup, warm_up = predictor.startup_timeout, predictor.warmup
     grpc_port = contract.GRPC_PORT if spec.networking.grpc else None
-    recording, cors = None, spec.networking.cors
-    if options.record is not None:
-        recording = RecordingSettings(str(options.record.absolute()), time.monotonic())
+    cors = spec.networking.cors
     return ReplicaSettings(
         name=api.metadata.name,
         endpoint=api.endpoint,
@@ -263,10 +257,8 @@ def replica_settings(documents: Documents, options: ServeOptions, runtime: Path)
         grpc_port=grpc_port if options.grpc_port is None else options.grpc_port or None,
         host=options.host,
         runtime=str(runtime),
-        recording=recording,
-        api_keys=(
-            None if options.role is Role.WORKER else _keys(spec.networking, options.api_keys)
-        ),
+        recording=_recording(options.record),
+        api_keys=_keys(spec.networking, options),
         cors_origins=() if cors is None else tuple(cors.allow_origins),
         access_log=spec.networking.access_log,
         tracing=_tracing(documents),
@@ -276,8 +268,23 @@ def replica_settings(documents: Documents, options: ServeOptions, runtime: Path)
     )
 
 
+def _recording(path: Path | None) -> RecordingSettings | None:
+    return None if path is None else RecordingSettings(str(path.absolute()), time.monotonic())
+
+
+def _code_folder(documents: Documents, runtime: Path) -> Path:
+    """The folder of the code: the user's, or files of a ConfigMap that are written here."""
+    if not documents.source:
+        return documents.folder
+    folder = runtime / "source"
+    folder.mkdir(exist_ok=True)
+    for name, content in documents.source.items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
 def _tracing(documents: Documents) -> TracingSettings | None:
-    """What the environment asks for; a cluster has the manifest's in the container's already."""
+    """Tracing by the environment; in a cluster that has the manifest's variables already."""
     api = documents.api
     tracing = tracing_settings({**os.environ, **api.spec.predictor.variables}, api.metadata.name)
     if tracing is not None:
@@ -309,8 +316,11 @@ def _method(method: Method, common: ServerSideBatching) -> MethodSettings:
     )
 
 
-def _keys(networking: Networking, folder: Path | None) -> str | None:
+def _keys(networking: Networking, options: ServeOptions) -> str | None:
     """The folder, once it was seen to have keys: a replica without them must not answer anybody."""
+    folder = options.api_keys
+    if options.role is Role.WORKER:
+        return None
     if folder is not None:
         expect_keys(folder)
         return str(folder.absolute())
@@ -357,7 +367,7 @@ _REVISION_DIGITS: Final = 8
 
 
 def revision_of(folder: Path, mounted: Path = Path(contract.MANIFEST_DIRECTORY)) -> str:
-    """What tells replicas with another manifest or code apart in a cluster; empty on a laptop."""
+    """Name of manifest and code, the same for all replicas that have them; empty on a laptop."""
     if folder != mounted:
         return ""
     digest = hashlib.sha256()

@@ -146,10 +146,9 @@ def tune_command(
         documents = load_documents(file, name, UnknownFields.REFUSE)
         usable = usable_cpu_count(os.environ)
         api = in_effect(documents.api, Flags(), os.environ, usable)
-        own_cpus = cpus_of(api.spec.compute, sorted(os.sched_getaffinity(0)), usable)
-        cpus = len(own_cpus) or usable
         predictor = api.spec.predictor
-        written = predictor.processes_per_replica
+        own_cpus = cpus_of(api.spec.compute, sorted(os.sched_getaffinity(0)), usable)
+        cpus, written = len(own_cpus) or usable, predictor.processes_per_replica
         own = cpus if written == CPU_COUNT else int(written), predictor.threads_per_process
         target = _target(api, slo)
         wanted = Wanted(
@@ -166,14 +165,12 @@ def tune_command(
         known = tuner.known
         if out is not None:
             out.write_text(report.patch(known))
-        if picture is not None:
+        if picture:
             report.draw(known, picture)
-    if as_json:
-        click.echo(report.as_json(known), nl=False)
-    else:
-        click.echo(report.render(known), nl=False)
-        if text := report.patch(known):
-            click.echo(f"\n{text}", nl=False)
+    text = report.as_json(known) if as_json else report.render(known)
+    if not as_json and (patch := report.patch(known)):
+        text += f"\n{patch}"
+    click.echo(text, nl=False)
     sys.exit(_exit_code(known, report.better(known)))
 
 

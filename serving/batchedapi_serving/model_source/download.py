@@ -42,7 +42,7 @@ SOURCES: Final = frozenset(
 )
 """Without any of them obstore asks the instance, which a pod is seldom let reach."""
 RETRIES: Final = 3
-"""Of obstore, in each of our own tries: with its ten a reason would be told after a minute."""
+"""Tries of obstore in each of ours: with its ten a reason would be told after a minute."""
 FAILURE_CHARACTERS: Final = 500
 """A store's whole answer would not fit into a condition."""
 AUTHORITY_REMEDY: Final = "for a private authority set SSL_CERT_FILE in spec.predictor.env"
@@ -198,7 +198,7 @@ def check_credentials(environment: Mapping[str, str], uri: str) -> None:
 
 
 def failure_of(error: BaseException, environment: Mapping[str, str]) -> str:
-    """What obstore or the disk says, on one line, with the remedy where we know one."""
+    """An error of obstore or the disk on one line, with the remedy where we know one."""
     said, _, debug = str(error).partition("\n\nDebug source:")
     text = " ".join(said.split())[:FAILURE_CHARACTERS]
     if "UnknownIssuer" in debug:

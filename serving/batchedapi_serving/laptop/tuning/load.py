@@ -214,16 +214,19 @@ class OpenLoop:
                 task = loop.create_task(self._connect(answers, due))
                 self._connecting.add(task)
                 task.add_done_callback(self._connecting.discard)
-        end = now() + max(1.0, _PATIENCE * self._target)
-        while (self._asked or self._connecting) and now() < end:  # noqa: ASYNC110 - a look now and then
-            await asyncio.sleep(_LOOK)
-        for task in self._connecting:
-            task.cancel()
+        await self._last_answers()
         answers.broken = answers.sent - len(answers.latencies) - answers.refused
         # The replica need not answer what nobody waits for.
         for connection in (*self._free, *self._asked):
             connection.close()
         return answers
+
+    async def _last_answers(self) -> None:
+        end = now() + max(1.0, _PATIENCE * self._target)
+        while (self._asked or self._connecting) and now() < end:  # noqa: ASYNC110 - a look now and then
+            await asyncio.sleep(_LOOK)
+        for task in self._connecting:
+            task.cancel()
 
     async def _connect(self, answers: Answers, due: float) -> None:
         with contextlib.suppress(OSError):
