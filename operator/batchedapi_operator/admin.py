@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import prometheus_client
 from aiohttp import web
@@ -267,19 +267,16 @@ MOST_REPLICAS: Final = 32
 """Read for one look of one person; figures are of these, and the page says how many are not."""
 
 
-class ReadsPages(Protocol):
-    """Where the pages of replicas come from."""
-
-    async def whole_pages(self, pods: Sequence[PodView]) -> list[str | None]:
-        """The text of each, in order; None: it was not had."""
+Pages = Callable[[Sequence[PodView]], Awaitable[list[str | None]]]
+"""The text of each pod's page, in order; None: it was not had."""
 
 
 class Fleet:
     """Reads the store that the watches fill."""
 
-    def __init__(self, store: Store, replicas: ReadsPages) -> None:
+    def __init__(self, store: Store, pages: Pages) -> None:
         self._store = store
-        self._replicas = replicas
+        self._pages = pages
 
     async def look(self, chosen: str) -> JsonObject:
         """All APIs, and the replicas of the one that is `chosen`, as namespace/name.
@@ -313,6 +310,6 @@ class Fleet:
             return lines
         running = [pod for pod in self._store.owned_pods(key) if pod.ip and not pod.gone]
         asked = running[:MOST_REPLICAS]
-        texts = await self._replicas.whole_pages(asked)
+        texts = await self._pages(asked)
         pages = {pod.name: text for pod, text in zip(asked, texts, strict=True) if text is not None}
         return {**lines, "pages": pages, "missing": len(running) - len(pages)}

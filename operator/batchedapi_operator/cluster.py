@@ -1,8 +1,8 @@
-"""Which object of a cluster is meant, and what is asked of one; `kube.Kube` is the real one."""
+"""Names of objects of a cluster, and of their kinds; and the wall clock."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from urllib.parse import quote
 
 from batchedapi_core import contract
@@ -88,50 +88,6 @@ DISRUPTION_BUDGETS: Final = Resource("policy/v1", "PodDisruptionBudget", "poddis
 NETWORK_POLICIES: Final = Resource("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies")
 EVENTS: Final = Resource("events.k8s.io/v1", "Event", "events")
 LEASES: Final = Resource("coordination.k8s.io/v1", "Lease", "leases")
-
-
-class Cluster(Protocol):
-    """Reads and writes; every method may raise ApplyError."""
-
-    async def get(self, resource: Resource, key: ObjectKey) -> JsonObject | None:
-        """The object as it is now; None if there is none."""
-
-    async def get_metadata(self, resource: Resource, key: ObjectKey) -> JsonObject | None:
-        """The object's metadata alone."""
-
-    async def find(
-        self, resource: Resource, namespace: str | None, selector: str = ""
-    ) -> list[JsonObject]:
-        """Objects as they are now."""
-
-    async def list_metadata(
-        self, resource: Resource, namespace: str | None, selector: str = ""
-    ) -> tuple[list[JsonObject], str]:
-        """Metadata of objects, and the resource version of the list."""
-
-    async def apply(self, resource: Resource, body: JsonObject, *, force: bool) -> JsonObject:
-        """Server-side apply of a child."""
-
-    async def set_managers(
-        self, resource: Resource, live: JsonObject, managed: list[JsonObject]
-    ) -> None:
-        """Write down anew who owns which fields of exactly that version of an object."""
-
-    async def apply_status(
-        self, key: ObjectKey, uid: str, status: JsonObject, manager: str
-    ) -> None:
-        """Server-side apply of one writer's part of the status of the API with that uid."""
-
-    async def scale(
-        self, key: ObjectKey, replicas: int, *, uid: str, version: str | None = None
-    ) -> None:
-        """Set the replicas of the Deployment with that uid, and version, through /scale."""
-
-    async def delete(self, resource: Resource, key: ObjectKey, uid: str) -> None:
-        """Delete the object with that uid."""
-
-    async def create_event(self, body: JsonObject) -> None:
-        """Record an event."""
 
 
 def utc_now() -> datetime:

@@ -10,8 +10,9 @@ from typing import Any, Final, Literal
 from batchedapi_core import contract
 from batchedapi_core.manifest import ConditionType
 from batchedapi_core.redaction import for_people
-from batchedapi_operator.cluster import EVENTS, Cluster, JsonObject, ObjectKey, micro_time
+from batchedapi_operator.cluster import EVENTS, JsonObject, ObjectKey, micro_time
 from batchedapi_operator.errors import ApplyError
+from batchedapi_operator.kube import Kube
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ def _condition(status: Mapping[str, Any], kind: ConditionType) -> Mapping[str, A
 
 
 async def record(
-    cluster: Cluster, notes: Iterable[Note], key: ObjectKey, uid: str, now: datetime
+    cluster: Kube, notes: Iterable[Note], key: ObjectKey, uid: str, now: datetime
 ) -> None:
     """Write them, if that can be done, once: what cannot be written is told by the status, too.
 

@@ -25,7 +25,6 @@ from batchedapi_operator.cluster import (
     CONFIG_MAPS,
     DEPLOYMENTS,
     SERVICES,
-    Cluster,
     Namespaces,
     ObjectKey,
     Resource,
@@ -140,7 +139,7 @@ async def _work(
     autoscaler = Autoscaler(
         kube, store, scraper, metrics, outbox, beat=looks, leads=lambda: elector.leads
     )
-    fleet = Fleet(store, scraper)
+    fleet = Fleet(store, scraper.whole_pages)
     image = settings.serving_image
     policies = settings.policies
     watched = Watched(namespaces, policies.kinds)
@@ -284,7 +283,7 @@ async def _listed(kube: Kube, namespace: str | None, watched: Watched) -> bool:
 
 
 async def _resync(
-    cluster: Cluster,
+    cluster: Kube,
     store: Store,
     queue: WorkQueue,
     watched: Watched,
@@ -320,7 +319,7 @@ async def _resync(
 
 
 async def stale(
-    cluster: Cluster, store: Store, namespace: str | None, resource: Resource
+    cluster: Kube, store: Store, namespace: str | None, resource: Resource
 ) -> set[ObjectKey]:
     """APIs not known, changed or gone; of a child's kind, those that the store has otherwise."""
     if resource is BATCHED_APIS:

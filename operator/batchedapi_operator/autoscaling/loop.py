@@ -52,7 +52,7 @@ from batchedapi_operator.autoscaling.report import (
     news,
     states_differ,
 )
-from batchedapi_operator.autoscaling.scrape import Outcome, Scrapes
+from batchedapi_operator.autoscaling.scrape import Outcome, Scraper
 from batchedapi_operator.autoscaling.watched import (
     SECONDS_BEFORE_HOLD,
     DecisionRing,
@@ -61,8 +61,9 @@ from batchedapi_operator.autoscaling.watched import (
 )
 from batchedapi_operator.autoscaling.web import WebLook, WebSide
 from batchedapi_operator.autoscaling.writes import Writes
-from batchedapi_operator.cluster import Cluster, JsonObject, ObjectKey, rfc3339, utc_now
+from batchedapi_operator.cluster import JsonObject, ObjectKey, rfc3339, utc_now
 from batchedapi_operator.errors import InvalidSpecError
+from batchedapi_operator.kube import Kube
 from batchedapi_operator.outbox import (
     ADVICE_EVENTS,
     AUTOSCALER_STATUS,
@@ -105,9 +106,9 @@ class Autoscaler:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: Kube,
         store: Store,
-        scrapes: Scrapes,
+        scraper: Scraper,
         metrics: Metrics,
         outbox: Outbox,
         *,
@@ -118,7 +119,7 @@ class Autoscaler:
     ) -> None:
         self._writes = Writes(cluster, wall)
         self._store = store
-        self._scrapes = scrapes
+        self._scraper = scraper
         self._metrics = metrics
         self._outbox = outbox
         self._beat = beat
@@ -129,7 +130,7 @@ class Autoscaler:
         self._watched: dict[ObjectKey, Watched] = {}
         self._looking: set[ObjectKey] = set()
         """APIs at which a look is under way; a slow one delays its next, and no other's."""
-        self._web = WebSide(store, scrapes, metrics, self._writes, outbox=outbox, clock=monotonic)
+        self._web = WebSide(store, scraper, metrics, self._writes, outbox=outbox, clock=monotonic)
         self._queued: dict[ObjectKey, float] = {}
         """APIs whose web pods were looked at, and when their queue alone was told last."""
         self._waiting: set[ObjectKey] = set()
@@ -218,7 +219,7 @@ class Autoscaler:
             watched = None
         watched = self._watched[key] = watched or Watched.restored(view.uid, view.status)
         pods = [pod for pod in self._store.owned_pods(key) if pod.ready and not pod.gone]
-        outcomes = await self._scrapes.scrape(pods)
+        outcomes = await self._scraper.scrape(pods)
         if self._watched.get(key) is not watched:
             return  # deleted meanwhile: its series were dropped and must not come back
         subject = _Subject(key, view, api, deployment, watched, front)
@@ -238,7 +239,7 @@ class Autoscaler:
 
         async def wait() -> None:
             try:
-                if not await self._scrapes.rows_come(random.choice(pods)):  # noqa: S311 - any of them
+                if not await self._scraper.rows_come(random.choice(pods)):  # noqa: S311 - any of them
                     return
                 seen = watched.state.seen or 0.0
                 await self._until(seen + SHORTEST_LOOK_SECONDS)

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import lru_cache
-from typing import Any, Final, Protocol, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import aiohttp
 
@@ -58,19 +58,6 @@ _WAIT_BYTES: Final = 1024
 Outcome = MetricsPage | MetricsUnavailableError
 WebOutcome = WebPage | MetricsUnavailableError
 Page = TypeVar("Page")
-
-
-class Scrapes(Protocol):
-    """Where the autoscaler gets its pages from."""
-
-    async def scrape(self, pods: Sequence[PodView]) -> list[Outcome]:
-        """One outcome for each pod, in order."""
-
-    async def scrape_web(self, pods: Sequence[PodView]) -> list[WebOutcome]:
-        """The same of web pods."""
-
-    async def rows_come(self, pod: PodView) -> bool:
-        """Whether rows are in the queue, by that web pod, after at most `WAIT_SECONDS`."""
 
 
 class Scraper:

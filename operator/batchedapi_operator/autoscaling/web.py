@@ -20,7 +20,7 @@ from batchedapi_core.scaling.web import (
 )
 from batchedapi_operator.admin import Metrics
 from batchedapi_operator.autoscaling.metrics_page import WebPage
-from batchedapi_operator.autoscaling.scrape import Scrapes
+from batchedapi_operator.autoscaling.scrape import Scraper
 from batchedapi_operator.autoscaling.writes import Writes
 from batchedapi_operator.cluster import ObjectKey
 from batchedapi_operator.errors import MetricsUnavailableError
@@ -58,7 +58,7 @@ class WebSide:
     def __init__(
         self,
         store: Store,
-        scrapes: Scrapes,
+        scraper: Scraper,
         metrics: Metrics,
         writes: Writes,
         *,
@@ -66,7 +66,7 @@ class WebSide:
         clock: Callable[[], float],
     ) -> None:
         self._store = store
-        self._scrapes = scrapes
+        self._scraper = scraper
         self._metrics = metrics
         self._outbox = outbox
         self._writes = writes
@@ -94,7 +94,7 @@ class WebSide:
             return None
         pods = tuple(one for one in self._store.web_pods(key) if one.ready and not one.gone)
         pages = []
-        for outcome in await self._scrapes.scrape_web(pods):
+        for outcome in await self._scraper.scrape_web(pods):
             if isinstance(outcome, MetricsUnavailableError):
                 self._metrics.scraped(key, outcome.result)
             else:

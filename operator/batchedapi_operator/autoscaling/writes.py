@@ -7,9 +7,10 @@ from functools import partial
 
 from batchedapi_core import contract
 from batchedapi_core.scaling.decision import ScalingDecision
-from batchedapi_operator.cluster import DEPLOYMENTS, Cluster, JsonObject, ObjectKey
+from batchedapi_operator.cluster import DEPLOYMENTS, JsonObject, ObjectKey
 from batchedapi_operator.errors import ConflictError
 from batchedapi_operator.events import Note, record
+from batchedapi_operator.kube import Kube
 from batchedapi_operator.outbox import Send
 from batchedapi_operator.views import DeploymentView
 
@@ -19,7 +20,7 @@ log = logging.getLogger(__name__)
 class Writes:
     """Each is sent by the outbox and may raise ApplyError, but for events."""
 
-    def __init__(self, cluster: Cluster, wall: Callable[[], datetime]) -> None:
+    def __init__(self, cluster: Kube, wall: Callable[[], datetime]) -> None:
         self._cluster = cluster
         self._wall = wall
 

@@ -16,13 +16,13 @@ from batchedapi_core import contract
 from batchedapi_operator.cluster import (
     CONFIG_MAPS,
     DEPLOYMENTS,
-    Cluster,
     JsonObject,
     ObjectKey,
     Resource,
 )
 from batchedapi_operator.errors import ApplyError, ConflictError, NotOwnedError, RefusedError
 from batchedapi_operator.events import record
+from batchedapi_operator.kube import Kube
 from batchedapi_operator.outbox import Send
 from batchedapi_operator.queue import backoff
 from batchedapi_operator.reconcile.ownership import owned
@@ -60,7 +60,7 @@ class Executor:
     is in the way, is sent at once.
     """
 
-    def __init__(self, cluster: Cluster, wall: Callable[[], datetime]) -> None:
+    def __init__(self, cluster: Kube, wall: Callable[[], datetime]) -> None:
         self._cluster = cluster
         self._wall = wall
         self._applied: dict[tuple[Resource, ObjectKey], tuple[str, str]] = {}

@@ -11,12 +11,12 @@ from batchedapi_operator.cluster import (
     PODS,
     REPLICA_SETS,
     SERVICES,
-    Cluster,
     JsonObject,
     ObjectKey,
     Resource,
 )
 from batchedapi_operator.errors import InvalidSpecError
+from batchedapi_operator.kube import Kube
 from batchedapi_operator.reconcile.ownership import owned
 from batchedapi_operator.reconcile.plan import REVISIONS_KEPT, parsed
 from batchedapi_operator.resources import selector_text, web_name
@@ -32,7 +32,7 @@ from batchedapi_operator.views import (
 
 
 async def observe(
-    cluster: Cluster,
+    cluster: Kube,
     document: JsonObject,
     kinds: Sequence[Resource] = (),
     known: Iterable[str] = (),
@@ -87,7 +87,7 @@ async def observe(
 
 
 async def _web(
-    cluster: Cluster, document: JsonObject, kinds: Sequence[Resource], pods: Sequence[PodView]
+    cluster: Kube, document: JsonObject, kinds: Sequence[Resource], pods: Sequence[PodView]
 ) -> WebView:
     """The web pods and what is about them; of an API that never had a queue nothing is asked."""
     spec, status = document.get("spec") or {}, document.get("status") or {}
@@ -108,7 +108,7 @@ async def _web(
     )
 
 
-async def _source(cluster: Cluster, document: JsonObject, key: ObjectKey) -> SourceView | None:
+async def _source(cluster: Kube, document: JsonObject, key: ObjectKey) -> SourceView | None:
     try:
         source = parsed(document).spec.predictor.source
     except InvalidSpecError:

@@ -10,7 +10,6 @@ from typing import Final
 from batchedapi_core.manifest import SPREAD, Pod
 from batchedapi_operator.cluster import (
     BATCHED_APIS,
-    Cluster,
     JsonObject,
     ObjectKey,
     rfc3339,
@@ -23,6 +22,7 @@ from batchedapi_operator.errors import (
     NotOwnedError,
     RefusedError,
 )
+from batchedapi_operator.kube import Kube
 from batchedapi_operator.outbox import RECONCILER_STATUS, STATE_EVENTS, News, Outbox
 from batchedapi_operator.reconcile.conditions import (
     Condition,
@@ -48,7 +48,7 @@ class Reconciler:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: Kube,
         store: Store,
         outbox: Outbox,
         serving_image: str,

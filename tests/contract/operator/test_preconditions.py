@@ -19,7 +19,6 @@ from batchedapi_operator.cluster import (
     CONFIG_MAPS,
     DEPLOYMENTS,
     SERVICES,
-    Cluster,
     ObjectKey,
     Resource,
 )
@@ -60,7 +59,7 @@ class Ground(Protocol):
         """Where the objects are."""
 
     @property
-    def kube(self) -> Cluster:
+    def kube(self) -> Kube:
         """As the operator has it."""
 
     async def create(self, resource: Resource, body: Body) -> Body:

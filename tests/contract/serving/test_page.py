@@ -266,7 +266,9 @@ class Operator:
         port = free_port()
         async with (
             Scraper.opened(self.replica.admin_port) as scraper,
-            decisions_server(port, lambda _key, _last: [], Fleet(self.store, scraper).look),
+            decisions_server(
+                port, lambda _key, _last: [], Fleet(self.store, scraper.whole_pages).look
+            ),
             aiohttp.ClientSession() as session,
             session.get(f"http://{HOST}:{port}{path}") as answer,
         ):

@@ -71,7 +71,7 @@ class Refusing(MemoryCluster):
     async def list_metadata(
         self, resource: Resource, namespace: str | None, selector: str = ""
     ) -> tuple[list[JsonObject], str]:
-        """As Cluster."""
+        """As Kube."""
         if resource is self.refused:
             raise ApplyError("no answer", 0)
         return await super().list_metadata(resource, namespace, selector)

@@ -234,18 +234,18 @@ class MemoryCluster:
             raise ConflictError(f"{resource.kind} {key}: its uid is not {uid}", 409)
 
     async def get(self, resource: Resource, key: ObjectKey) -> JsonObject | None:
-        """As Cluster."""
+        """As Kube."""
         return deepcopy(self.objects.get((resource, key)))
 
     async def get_metadata(self, resource: Resource, key: ObjectKey) -> JsonObject | None:
-        """As Cluster."""
+        """As Kube."""
         found = await self.get(resource, key)
         return None if found is None else {"metadata": found["metadata"]}
 
     async def find(
         self, resource: Resource, namespace: str | None, selector: str = ""
     ) -> list[JsonObject]:
-        """As Cluster; selectors `label=value` and `label` only."""
+        """As Kube; selectors `label=value` and `label` only."""
         label, _, value = selector.partition("=")
         return [
             deepcopy(body)
@@ -258,12 +258,12 @@ class MemoryCluster:
     async def list_metadata(
         self, resource: Resource, namespace: str | None, selector: str = ""
     ) -> tuple[list[JsonObject], str]:
-        """As Cluster."""
+        """As Kube."""
         found = await self.find(resource, namespace, selector)
         return [{"metadata": one["metadata"]} for one in found], str(self.version)
 
     async def apply(self, resource: Resource, body: JsonObject, *, force: bool) -> JsonObject:
-        """As Cluster: what the operator applied before and does not now is gone.
+        """As Kube: what the operator applied before and does not now is gone.
 
         What others have set stays, beside labels and annotations and at the top of `spec`.
         """
@@ -306,7 +306,7 @@ class MemoryCluster:
     async def set_managers(
         self, resource: Resource, live: JsonObject, managed: list[JsonObject]
     ) -> None:
-        """As Cluster."""
+        """As Kube."""
         key, version = ObjectKey.of(live), live["metadata"]["resourceVersion"]
         body = self.objects[resource, key]
         if body["metadata"]["resourceVersion"] != version:
@@ -318,7 +318,7 @@ class MemoryCluster:
     async def apply_status(
         self, key: ObjectKey, uid: str, status: JsonObject, manager: str
     ) -> None:
-        """As Cluster: what this manager applied before and does not now is gone.
+        """As Kube: what this manager applied before and does not now is gone.
 
         Fields are owned one by one, conditions by type; no two managers here share one.
         """
@@ -343,7 +343,7 @@ class MemoryCluster:
     async def scale(
         self, key: ObjectKey, replicas: int, *, uid: str, version: str | None = None
     ) -> None:
-        """As Cluster."""
+        """As Kube."""
         if (DEPLOYMENTS, key) not in self.objects:
             raise ApplyError(f"scale of {key}: not found", 404)
         self._same(DEPLOYMENTS, key, uid)
@@ -367,14 +367,14 @@ class MemoryCluster:
             self._keep(DEPLOYMENTS, body, generations=int(changed))
 
     async def delete(self, resource: Resource, key: ObjectKey, uid: str) -> None:
-        """As Cluster."""
+        """As Kube."""
         if (resource, key) in self.objects:
             self._same(resource, key, uid)
         self._write("delete", f"{resource.kind}/{key.name}")
         self.objects.pop((resource, key), None)
 
     async def create_event(self, body: JsonObject) -> None:
-        """As Cluster."""
+        """As Kube."""
         failure = self.fail("event", body["reason"])
         if failure is not None:
             raise failure
