@@ -112,7 +112,8 @@ async def run(settings: Settings) -> None:
         Scraper.opened() as scraper,
     ):
         elector = Elector(kube_of_leases, identity, permit)
-        work = asyncio.create_task(_work(kube, scraper, settings, elector, permit), name="operator")
+        operator = _Operator(settings, kube, scraper, elector, permit)
+        work = asyncio.create_task(operator.run(), name="operator")
         stopped = asyncio.create_task(stop.wait(), name="stop signal")
         await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
         permit.end()
@@ -129,90 +130,119 @@ async def run(settings: Settings) -> None:
     log.info("operator stopped")
 
 
-async def _work(
-    kube: Kube, scraper: Scraper, settings: Settings, elector: Elector, permit: Permit
-) -> None:
-    store, metrics = Store(), Metrics(lambda: elector.leads and permit.valid)
-    watching, beats, namespaces = asyncio.Event(), Heartbeats(), settings.namespaces
-    outbox = Outbox(beat=beats.of("outbox", STUCK_SECONDS))
-    looks = beats.of("autoscaler", STUCK_SECONDS)
-    autoscaler = Autoscaler(
-        kube, store, scraper, metrics, outbox, beat=looks, leads=lambda: elector.leads
-    )
-    fleet = Fleet(store, scraper.whole_pages)
-    image = settings.serving_image
-    policies = settings.policies
-    watched = Watched(namespaces, policies.kinds)
-    reconciler = Reconciler(
-        kube,
-        store,
-        outbox,
-        image,
-        policies=policies,
-        pod_defaults=settings.pod_defaults,
-        forget=autoscaler.forget,
-    )
-    queue = WorkQueue(reconciler.reconcile, metrics.reconciled)
-    await queue.close()  # until this replica leads
-    returned = asyncio.Event()
+class _Operator:
+    """The parts of the process. They work while the elector says that this replica leads."""
 
-    def go_on() -> None:
-        outbox.go_on()
-        queue.go_on()
-        returned.set()
-
-    def begin() -> None:
-        queue.open()
-        for key in store.apis():
-            queue.enqueue(key)
-        returned.set()
-
-    async def end() -> None:
-        await queue.close()
-        outbox.clear()
-        autoscaler.clear()
-
-    kube.answering.tell(go_on)
-    sources = [
-        SourceWatch(kube, store, queue, one, beats.of(name, WATCH_SECONDS + STUCK_SECONDS))
-        for one in namespaces.lists
-        for name in (f"watch of ConfigMaps in {one or namespaces}",)
-    ]
-
-    def missing() -> str:
-        # a namespace that is not there yet holds nobody up
-        watched = watching.is_set() and any(one.connected for one in sources)
-        return elector.trouble or ("" if watched else "the watches are not open yet")
-
-    async with (
-        admin_server(
-            settings.admin_host,
-            settings.admin_port,
-            live=beats.all_live,
-            ready=missing,
-            registry=metrics.registry,
-        ),
-        decisions_server(settings.decisions_port, autoscaler.decisions.last, fleet.look),
-    ):
-        log.info(
-            "operator started",
-            extra={"image": settings.serving_image, "namespaces": str(namespaces)},
+    def __init__(
+        self, settings: Settings, kube: Kube, scraper: Scraper, elector: Elector, permit: Permit
+    ) -> None:
+        self._settings = settings
+        self._kube = kube
+        self._elector = elector
+        self._beats = Heartbeats()
+        self._store = Store()
+        self._metrics = Metrics(lambda: elector.leads and permit.valid)
+        self._outbox = Outbox(beat=self._beats.of("outbox", STUCK_SECONDS))
+        self._autoscaler = Autoscaler(
+            kube,
+            self._store,
+            scraper,
+            self._metrics,
+            self._outbox,
+            beat=self._beats.of("autoscaler", STUCK_SECONDS),
+            leads=self._leads,
         )
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                beat = beats.of("election", STUCK_SECONDS)
-                tasks.create_task(elector.run(begin, go_on, end, beat))
-                tasks.create_task(outbox.run())
-                tasks.create_task(autoscaler.run())
-                beat = beats.of("watches", STUCK_SECONDS)
-                tasks.create_task(_watch(kube, store, queue, watched, watching=watching, beat=beat))
-                for one in sources:
-                    tasks.create_task(one.run())
-                tasks.create_task(
-                    _resync(kube, store, queue, watched, returned, leads=lambda: elector.leads)
-                )
-        finally:
-            await queue.close()
+        self._fleet = Fleet(self._store, scraper.whole_pages)
+        reconciler = Reconciler(
+            kube,
+            self._store,
+            self._outbox,
+            settings.serving_image,
+            policies=settings.policies,
+            pod_defaults=settings.pod_defaults,
+            forget=self._autoscaler.forget,
+        )
+        self._queue = WorkQueue(reconciler.reconcile, self._metrics.reconciled)
+        self._watched = Watched(settings.namespaces, settings.policies.kinds)
+        self._watching = asyncio.Event()
+        self._returned = asyncio.Event()
+        self._sources = [
+            self._source_watch(one, f"watch of ConfigMaps in {one or settings.namespaces}")
+            for one in settings.namespaces.lists
+        ]
+
+    def _source_watch(self, namespace: str | None, name: str) -> SourceWatch:
+        beat = self._beats.of(name, WATCH_SECONDS + STUCK_SECONDS)
+        return SourceWatch(self._kube, self._store, self._queue, namespace, beat)
+
+    def _leads(self) -> bool:
+        return self._elector.leads
+
+    async def run(self) -> None:
+        """Serve the ports and work until cancelled."""
+        settings = self._settings
+        await self._queue.close()  # until this replica leads
+        self._kube.answering.tell(self._go_on)
+        async with (
+            admin_server(
+                settings.admin_host,
+                settings.admin_port,
+                live=self._beats.all_live,
+                ready=self._missing,
+                registry=self._metrics.registry,
+            ),
+            decisions_server(
+                settings.decisions_port, self._autoscaler.decisions.last, self._fleet.look
+            ),
+        ):
+            facts = {"image": settings.serving_image, "namespaces": str(settings.namespaces)}
+            log.info("operator started", extra=facts)
+            try:
+                await self._tasks()
+            finally:
+                await self._queue.close()
+
+    async def _tasks(self) -> None:
+        kube, store, queue, watched = self._kube, self._store, self._queue, self._watched
+        of_election = self._beats.of("election", STUCK_SECONDS)
+        of_watches = self._beats.of("watches", STUCK_SECONDS)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._elector.run(self._begin, self._go_on, self._end, of_election))
+            tasks.create_task(self._outbox.run())
+            tasks.create_task(self._autoscaler.run())
+            tasks.create_task(
+                _watch(kube, store, queue, watched, watching=self._watching, beat=of_watches)
+            )
+            for one in self._sources:
+                tasks.create_task(one.run())
+            tasks.create_task(
+                _resync(kube, store, queue, watched, self._returned, leads=self._leads)
+            )
+
+    def _missing(self) -> str:
+        """Why this process is not ready; empty if it is."""
+        # a namespace that is not there yet holds nobody up
+        watched = self._watching.is_set() and any(one.connected for one in self._sources)
+        return self._elector.trouble or ("" if watched else "the watches are not open yet")
+
+    def _begin(self) -> None:
+        """Work: this replica leads from now on."""
+        self._queue.open()
+        for key in self._store.apis():
+            self._queue.enqueue(key)
+        self._returned.set()
+
+    def _go_on(self) -> None:
+        """Try again at once what failed: the apiserver answers, or this replica leads again."""
+        self._outbox.go_on()
+        self._queue.go_on()
+        self._returned.set()
+
+    async def _end(self) -> None:
+        """Drop all work: another replica may lead."""
+        await self._queue.close()
+        self._outbox.clear()
+        self._autoscaler.clear()
 
 
 async def _watch(
