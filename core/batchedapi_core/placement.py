@@ -161,7 +161,7 @@ class AdviceReason(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Advice:
+class SpecAdvice:
     """One piece; the text names fields, figures and the remedy."""
 
     reason: AdviceReason
@@ -182,7 +182,7 @@ class Situation:
     one_by_one: bool = False  # batches of some method are run request by request
 
 
-def advise(s: Situation, standing: Collection[AdviceReason] = ()) -> tuple[Advice, ...]:
+def advise(s: Situation, standing: Collection[AdviceReason] = ()) -> tuple[SpecAdvice, ...]:
     """Advice about `s`; `standing` is the last advice about it."""
     found: dict[AdviceReason, str] = {}
     if s.memory is not None and s.process_memory is not None:
@@ -213,7 +213,7 @@ def advise(s: Situation, standing: Collection[AdviceReason] = ()) -> tuple[Advic
             " time: what waited together is run request by request, and nothing is gained; mark"
             " the method with @batched, or leave maxBatchSize out"
         )
-    return tuple(Advice(reason, text) for reason, text in found.items())
+    return tuple(SpecAdvice(reason, text) for reason, text in found.items())
 
 
 def _size(number: float) -> str:

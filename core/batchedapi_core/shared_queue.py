@@ -33,7 +33,7 @@ _IN_COMPANY: Final = 1
 _ALONE: Final = 2
 
 
-class Lanes(NamedTuple):
+class WorkerLanes(NamedTuple):
     """The lanes that methods share at one worker."""
 
     free: int
@@ -46,7 +46,7 @@ class Lanes(NamedTuple):
     """Rows taken and not running."""
 
 
-def rows_to_take(lanes: Lanes) -> int:
+def rows_to_take(lanes: WorkerLanes) -> int:
     """Rows that a worker may take: a batch for each free lane, and at most one full batch ahead.
 
     Nothing ahead of long batches, or before there is a lane at all.

@@ -16,11 +16,11 @@ from typing import Any, Final
 
 from batchedapi_core.batching import Batch, BatchPolicy, Client, Request, Result, SizeUnit
 from batchedapi_core.simulation.virtual_replica import (
+    BatchRun,
     Death,
     End,
-    Plan,
     Refused,
-    Run,
+    ReplicaPlan,
     VirtualReplica,
 )
 from batchedapi_serving.codecs import Answer, DecodedRequest
@@ -115,7 +115,7 @@ class Script:
         self.rows: dict[int, tuple[str, ...]] = {}
         """By the id of their request."""
 
-    def run(self, batch: Batch) -> Run:
+    def run(self, batch: Batch) -> BatchRun:
         """See Model."""
         seconds = self._fixed + self._per_row * batch.rows
         rows = {
@@ -124,17 +124,17 @@ class Script:
             for what in self.rows[request.id][request.first : request.first + request.rows]
         }
         if "hang" in rows:
-            return Run(inf)
+            return BatchRun(inf)
         if "die" in rows:
-            return Run(seconds, Death.DIED)
+            return BatchRun(seconds, Death.DIED)
         if "killed" in rows:
-            return Run(seconds, Death.OUT_OF_MEMORY)
+            return BatchRun(seconds, Death.OUT_OF_MEMORY)
         room = self._memory // 2 if batch.requests[0].shape == "b" else self._memory
         if batch.rows > room:
-            return Run(seconds, Result.OUT_OF_MEMORY)
+            return BatchRun(seconds, Result.OUT_OF_MEMORY)
         if "raise" in rows:
-            return Run(seconds, Result.FAILED)
-        return Run(seconds, Result.ITEM_ERROR if "refuse" in rows else Result.SUCCEEDED)
+            return BatchRun(seconds, Result.FAILED)
+        return BatchRun(seconds, Result.ITEM_ERROR if "refuse" in rows else Result.SUCCEEDED)
 
 
 # ------------------------------------------------------------ the simulated replica
@@ -158,7 +158,7 @@ class _Books:
         """Only counted."""
 
 
-def simulated(plan: Plan, script: Script, events: Sequence[Event]) -> Seen:
+def simulated(plan: ReplicaPlan, script: Script, events: Sequence[Event]) -> Seen:
     """What the simulator says."""
     books = _Books()
     replica = VirtualReplica(plan, script, books, random.Random(SEED))
@@ -423,10 +423,10 @@ def served(
     return product.seen
 
 
-def plan_of(settings: ReplicaSettings, methods: Sequence[MethodSpec]) -> Plan:
+def plan_of(settings: ReplicaSettings, methods: Sequence[MethodSpec]) -> ReplicaPlan:
     """What a simulation is told of it."""
     batching = settings.batching
-    return Plan(
+    return ReplicaPlan(
         {
             method.name: BatchPolicy(
                 batching.max_batch_size or method.max_batch_size,

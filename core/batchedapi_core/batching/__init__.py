@@ -19,18 +19,19 @@ from batchedapi_core.batching.policy import (
     Strategy,
 )
 from batchedapi_core.batching.request import (
+    Handout,
     Isolation,
     Parts,
     Request,
+    RowSpan,
     Search,
-    Span,
-    Taken,
     split_parts,
     split_rows,
 )
 from batchedapi_core.batching.reruns import Trial
 from batchedapi_core.batching.scheduler import (
     Ahead,
+    BatchEnd,
     Begins,
     Decision,
     Dispatch,
@@ -38,7 +39,6 @@ from batchedapi_core.batching.scheduler import (
     Method,
     Result,
     Scheduler,
-    Verdict,
     process_lost,
 )
 from batchedapi_core.batching.traffic import Client
@@ -49,6 +49,7 @@ __all__ = [
     "Admission",
     "Ahead",
     "Batch",
+    "BatchEnd",
     "BatchPolicy",
     "Batcher",
     "Begins",
@@ -57,6 +58,7 @@ __all__ = [
     "Dispatch",
     "Effective",
     "Expired",
+    "Handout",
     "Idle",
     "Isolation",
     "ItemErrorPolicy",
@@ -71,15 +73,13 @@ __all__ = [
     "Release",
     "Request",
     "Result",
+    "RowSpan",
     "Scheduler",
     "Search",
     "ShapePolicy",
     "SizeUnit",
-    "Span",
     "Strategy",
-    "Taken",
     "Trial",
-    "Verdict",
     "WaitUntil",
     "next_action",
     "process_lost",

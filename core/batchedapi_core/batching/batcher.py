@@ -18,7 +18,7 @@ from batchedapi_core.batching.policy import (
     effective,
 )
 from batchedapi_core.batching.queue import Buckets, OneShape, RequestQueue, queue_in
-from batchedapi_core.batching.request import Request, Taken
+from batchedapi_core.batching.request import Handout, Request
 from batchedapi_core.batching.traffic import Bursts, Client, ReturningClients
 from batchedapi_core.service_model import WARM_UP, ServiceTimeSamples
 
@@ -123,7 +123,7 @@ class Batcher:
         if self.several is not None:
             self._one_shape_again(self.several)
 
-    def take(self, size: int, now: float, shape: Hashable = None, margin: float = 0.0) -> Taken:
+    def take(self, size: int, now: float, shape: Hashable = None, margin: float = 0.0) -> Handout:
         """Hand out the first requests of a shape, together at most `size`; may be empty.
 
         `size` and `shape` are those of the Release (while only one shape is queued, it is that

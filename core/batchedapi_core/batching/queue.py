@@ -7,7 +7,7 @@ from math import inf
 from typing import TypeAlias, cast
 
 from batchedapi_core.batching.policy import QueueOrder
-from batchedapi_core.batching.request import Request, Taken
+from batchedapi_core.batching.request import Handout, Request
 
 FEW_GONE = 16  # requests that left may stay in the middle up to this many before a sweep
 
@@ -61,7 +61,7 @@ class RequestQueue:
             self._requests = deque(e for e in self._requests if not e.cancelled)
             self._cancelled = 0
 
-    def take(self, size: int, now: float, shape: Hashable = None, margin: float = 0.0) -> Taken:  # noqa: ARG002 - as Buckets
+    def take(self, size: int, now: float, shape: Hashable = None, margin: float = 0.0) -> Handout:  # noqa: ARG002 - as Buckets
         """Hand out the first, at most `size` and none of them split, and all heads too late.
 
         A head that is larger than `size` > 0 is handed out alone: it cannot be smaller. Too late is
@@ -91,7 +91,7 @@ class RequestQueue:
             self.rows -= request.rows
             if self._cancelled:
                 self._drop_cancelled_heads()
-        return Taken(requests, expired)
+        return Handout(requests, expired)
 
     def put_back(self, requests: Sequence[Request]) -> None:
         """Queue first, in their order, what was handed out and did not run; none is cancelled."""
@@ -159,7 +159,7 @@ class DeadlineQueue:
             self._forget(request)
             self._tidy()
 
-    def take(self, size: int, now: float, shape: Hashable = None, margin: float = 0.0) -> Taken:  # noqa: ARG002 - as Buckets
+    def take(self, size: int, now: float, shape: Hashable = None, margin: float = 0.0) -> Handout:  # noqa: ARG002 - as Buckets
         """Hand out the first, at most `size` and none of them split, and all heads too late.
 
         A head that is larger than `size` > 0 is handed out alone: it cannot be smaller.
@@ -185,7 +185,7 @@ class DeadlineQueue:
             heappop(heap)
             self._forget(request)
         self._tidy()
-        return Taken(requests, expired)
+        return Handout(requests, expired)
 
     def _forget(self, request: Request) -> None:
         request.queued = False
@@ -281,11 +281,11 @@ class Buckets:
         queue.cancel(request)
         self._left(request.shape, queue, request.size, request.rows, turn)
 
-    def take(self, size: int, now: float, shape: Hashable, margin: float = 0.0) -> Taken:
+    def take(self, size: int, now: float, shape: Hashable, margin: float = 0.0) -> Handout:
         """Hand out the first of a shape; see RequestQueue."""
         queue = self.queues.get(shape)
         if queue is None:
-            return Taken([], [])
+            return Handout([], [])
         turn, size_before, rows_before = queue.turn, queue.size, queue.rows
         taken = queue.take(size, now, shape, margin)
         self._left(shape, queue, size_before - queue.size, rows_before - queue.rows, turn)

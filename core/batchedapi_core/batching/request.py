@@ -131,14 +131,14 @@ class Split:
         self.search = Search(whole.rows)
 
 
-class Taken(NamedTuple):
+class Handout(NamedTuple):
     """Requests that left the queue: to be run, and to be answered as too late."""
 
     requests: list[Request]
     expired: list[Request]
 
 
-class Span(NamedTuple):
+class RowSpan(NamedTuple):
     """Rows [start, stop) of a request that ride in one batch."""
 
     start: int
@@ -162,7 +162,7 @@ def split_rows(rows: int, max_rows: int) -> list[tuple[int, int]]:
 
 def split_parts(
     sizes: int | Sequence[int], shapes: Sequence[Hashable] | None, max_size: int
-) -> list[Span]:
+) -> list[RowSpan]:
     """Cut a request into parts that fit a batch and are of one shape each; in order, one if it can.
 
     Each part is as large as the next row allows. A row that alone costs more than `max_size` runs
@@ -178,7 +178,7 @@ def split_parts(
     """
     if isinstance(sizes, int):
         if shapes is None:
-            return [Span(a, b, b - a) for a, b in split_rows(sizes, max_size)]
+            return [RowSpan(a, b, b - a) for a, b in split_rows(sizes, max_size)]
         sizes = [1] * sizes
     if not sizes or min(sizes) < 1 or max_size < 1:
         raise ValueError(
@@ -186,16 +186,16 @@ def split_parts(
             f" {min(sizes, default=0)} and {max_size}"
         )
     alike = shapes or repeat(None, len(sizes))
-    spans: list[Span] = []
+    spans: list[RowSpan] = []
     start, filled, current = 0, 0, None if shapes is None else shapes[0]
     for row, (cost, shape) in enumerate(zip(sizes, alike, strict=True)):
         size = min(cost, max_size)
         if row > start and (filled + size > max_size or shape != current):
-            spans.append(Span(start, row, filled, current))
+            spans.append(RowSpan(start, row, filled, current))
             start, filled = row, 0
         current = shape
         filled += size
-    spans.append(Span(start, len(sizes), filled, current))
+    spans.append(RowSpan(start, len(sizes), filled, current))
     return spans
 
 

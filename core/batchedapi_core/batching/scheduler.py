@@ -90,7 +90,7 @@ class Result(enum.Enum):
     OUT_OF_MEMORY = enum.auto()
 
 
-class Verdict(NamedTuple):
+class BatchEnd(NamedTuple):
     """The meaning of a batch's end for the requests in it."""
 
     answered: bool = True
@@ -99,7 +99,7 @@ class Verdict(NamedTuple):
     """Largest size that batches of its shape have from now on, as memory ran out."""
 
 
-_ANSWERED: Final = Verdict()
+_ANSWERED: Final = BatchEnd()
 
 
 class Method:
@@ -420,7 +420,7 @@ class Scheduler:
 
     # ------------------------------------------------------------ batches
 
-    def finished(self, batch: Batch, result: Result, now: float) -> Verdict:
+    def finished(self, batch: Batch, result: Result, now: float) -> BatchEnd:
         """The lane gave it back.
 
         Ask what is next before writing answers, if anything is: the lane is idle until then.
@@ -442,7 +442,7 @@ class Scheduler:
 
     def lost(
         self, batch: Batch, now: float, *, out_of_memory: bool, blamed: bool, alone: bool
-    ) -> Verdict:
+    ) -> BatchEnd:
         """Its process died: run it again, whole, then one by one.
 
         Halved at once if the kernel ended the process for memory: whole it would end the next.
@@ -461,9 +461,9 @@ class Scheduler:
         if self._isolates:
             again = batch.after_death(alone=alone) if blamed else batch.after_anothers_death()
         self._reruns.add(again)
-        return Verdict(not again)
+        return BatchEnd(not again)
 
-    def _failed(self, method: Method, batch: Batch, result: Result) -> Verdict:
+    def _failed(self, method: Method, batch: Batch, result: Result) -> BatchEnd:
         limit = None
         if result is Result.OUT_OF_MEMORY:
             shape = batch.requests[0].shape
@@ -481,7 +481,7 @@ class Scheduler:
                 case _:
                     again = batch.after_failure(method.isolation)
         self._reruns.add(again)
-        return Verdict(not again, limit)
+        return BatchEnd(not again, limit)
 
     # ------------------------------------------------------------ lanes
 
@@ -523,7 +523,7 @@ class Scheduler:
 
 def process_lost(
     schedulers: Iterable[Scheduler], process: int, now: float, *, out_of_memory: bool
-) -> list[tuple[Batch, Verdict]]:
+) -> list[tuple[Batch, BatchEnd]]:
     """A model process died, and all that was on its lanes is lost.
 
     `schedulers` are those of the replica. `out_of_memory`: the kernel ended it for memory.

@@ -14,10 +14,10 @@ from batchedapi_core.manifest.autoscaling import (
 )
 from batchedapi_core.manifest.batching import (
     MethodBatching,
-    Queue,
+    QueueSpec,
     Redis,
     ServerSideBatching,
-    Web,
+    WebSpec,
 )
 from batchedapi_core.manifest.document import (
     ManifestError,
@@ -34,10 +34,10 @@ from batchedapi_core.manifest.predictor import (
     EnvVar,
     LogLevel,
     Method,
-    Model,
+    ModelSpec,
     Predictor,
     Source,
-    WarmUp,
+    WarmUpSpec,
 )
 from batchedapi_core.manifest.reasons import REASONS
 from batchedapi_core.manifest.rules import Rule
@@ -76,13 +76,13 @@ __all__ = [
     "Metadata",
     "Method",
     "MethodBatching",
-    "Model",
+    "ModelSpec",
     "Networking",
     "Overload",
     "Phase",
     "Pod",
     "Predictor",
-    "Queue",
+    "QueueSpec",
     "Redis",
     "Rule",
     "ScalingBehavior",
@@ -95,8 +95,8 @@ __all__ = [
     "UnitError",
     "UnknownFields",
     "UpdateStrategy",
-    "WarmUp",
-    "Web",
+    "WarmUpSpec",
+    "WebSpec",
     "as_written",
     "behaviors_of",
     "format_duration",

@@ -84,7 +84,7 @@ class Redis(ManifestModel):
     )
 
 
-class Web(ManifestModel):
+class WebSpec(ManifestModel):
     """The pods NAME-web, which read, check and answer requests: how many, and their resources."""
 
     min_replicas: Whole = Field(
@@ -123,12 +123,14 @@ class Web(ManifestModel):
     )
 
 
-class Queue(ManifestModel):
+class QueueSpec(ManifestModel):
     """One queue for all replicas: pods NAME-web put rows into it, the replicas take them out."""
 
     redis: Redis = Field(description=(Redis.__doc__ or ""))
-    web: Web = Field(
-        default_factory=Web, description=(Web.__doc__ or ""), json_schema_extra={"default": {}}
+    web: WebSpec = Field(
+        default_factory=WebSpec,
+        description=(WebSpec.__doc__ or ""),
+        json_schema_extra={"default": {}},
     )
 
 
@@ -206,9 +208,9 @@ class ServerSideBatching(ManifestModel):
         description="Whether answers say which batch they rode in: in headers, or also in the"
         " parameters of the Open Inference Protocol.",
     )
-    queue: Queue | None = Field(
+    queue: QueueSpec | None = Field(
         None,
-        description=f"{Queue.__doc__} Absent: each replica has a queue of its own.",
+        description=f"{QueueSpec.__doc__} Absent: each replica has a queue of its own.",
     )
 
     rules: ClassVar[tuple[Rule, ...]] = (

@@ -147,7 +147,7 @@ class UpdateStrategy(ManifestModel):
     )
 
 
-class ApiKeys(ManifestModel):
+class ApiKeysSpec(ManifestModel):
     """Keys of a Secret, of which every request over HTTP and gRPC must bring one; else 401."""
 
     secret_name: Annotated[str, StringConstraints(min_length=1, max_length=253)] = Field(
@@ -156,7 +156,7 @@ class ApiKeys(ManifestModel):
     )
 
 
-class Cors(ManifestModel):
+class CorsSpec(ManifestModel):
     """Lets pages of other origins ask from a browser; cookies are never sent."""
 
     allow_origins: list[
@@ -217,14 +217,14 @@ class Networking(ManifestModel):
         " in front keeps its own: whoever closes first does not send into a closed connection.",
     )
 
-    api_keys: ApiKeys | None = Field(
+    api_keys: ApiKeysSpec | None = Field(
         None,
-        description=f"{ApiKeys.__doc__} The header is `Authorization: Bearer KEY` or"
+        description=f"{ApiKeysSpec.__doc__} The header is `Authorization: Bearer KEY` or"
         " `X-API-Key: KEY`; health, /docs and /openapi.json are open. Absent: whoever reaches a"
         " replica is answered.",
     )
-    cors: Cors | None = Field(
-        None, description=f"{Cors.__doc__} Absent: browsers let no other page read an answer."
+    cors: CorsSpec | None = Field(
+        None, description=f"{CorsSpec.__doc__} Absent: browsers let no other page read an answer."
     )
     access_log: Flag = Field(
         False,

@@ -164,7 +164,7 @@ def _unique_names(members: list[Named]) -> list[Named]:
     return members
 
 
-class Model(ManifestModel):
+class ModelSpec(ManifestModel):
     """Weights that are there before the predictor is made, at `context.model_path`."""
 
     uri: Annotated[
@@ -217,7 +217,7 @@ class Model(ManifestModel):
         return f"file://{contract.MODEL_DIRECTORY}/{path}".rstrip("/")
 
 
-class WarmUp(ManifestModel):
+class WarmUpSpec(ManifestModel):
     """Batches that are run before a replica is ready."""
 
     enabled: Flag = Field(True, description="false: the first requests pay for what loads lazily.")
@@ -304,7 +304,7 @@ class Predictor(ManifestModel):
     source: Source | None = Field(
         None, description="Where the code comes from. Absent: it is in the image."
     )
-    model: Model | None = Field(None, description=Model.__doc__ or "")
+    model: ModelSpec | None = Field(None, description=ModelSpec.__doc__ or "")
     config: dict[str, JsonValue] = Field(
         default_factory=dict,
         description="Handed to the predictor's constructor as it is.",
@@ -365,9 +365,9 @@ class Predictor(ManifestModel):
         description="Processes that read requests and write answers, for bodies that are costly to"
         " decode; their rows meet in one queue.",
     )
-    warmup: WarmUp = Field(
-        default_factory=WarmUp,
-        description=WarmUp.__doc__ or "",
+    warmup: WarmUpSpec = Field(
+        default_factory=WarmUpSpec,
+        description=WarmUpSpec.__doc__ or "",
         json_schema_extra={"default": {}},
     )
     startup_timeout: Duration = duration_field(

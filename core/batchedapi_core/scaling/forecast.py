@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 
-from batchedapi_core.scaling.load import Interval, recent
+from batchedapi_core.scaling.load import LoadInterval, recent
 from batchedapi_core.scaling.numbers import (
     MOST_SAVED,
     grouped,
@@ -41,7 +41,7 @@ STEP_ERROR = 0.7
 beginning of many a ramp, less would take the noise on a step for one."""
 
 
-def trend(intervals: Sequence[Interval]) -> float:
+def trend(intervals: Sequence[LoadInterval]) -> float:
     """Rows/s by which demand rises each second, less one standard error; 0 if it may not rise."""
     if len(intervals) <= FEWEST_INTERVALS:
         return 0.0
@@ -58,7 +58,7 @@ def forecast(trend: float, *, base: float, lead: float, cap: float) -> float:
     return min(trend * lead, cap * base)
 
 
-def slope_and_error(intervals: Sequence[Interval]) -> tuple[float, float]:
+def slope_and_error(intervals: Sequence[LoadInterval]) -> tuple[float, float]:
     """Least squares through arrival rates: rows/s each second, and its standard error.
 
     The error is that of the residuals and, as few points may happen to lie on a line, that of
@@ -77,7 +77,7 @@ def slope_and_error(intervals: Sequence[Interval]) -> tuple[float, float]:
     return slope, math.sqrt(residual / spread) + math.sqrt(poisson / spread)
 
 
-def _line(intervals: Sequence[Interval]) -> tuple[float, float, float]:
+def _line(intervals: Sequence[LoadInterval]) -> tuple[float, float, float]:
     """Slope, squared spread of the times, and sum of squared errors of the line that fits best."""
     count = len(intervals)
     mean_time = sum(one.time for one in intervals) / count
@@ -88,7 +88,7 @@ def _line(intervals: Sequence[Interval]) -> tuple[float, float, float]:
     return slope, spread, sum((rate - slope * time) ** 2 for time, rate in points)
 
 
-def _rise(intervals: Sequence[Interval], doubt: float, at_most: float) -> float:
+def _rise(intervals: Sequence[LoadInterval], doubt: float, at_most: float) -> float:
     if len(intervals) <= FEWEST_INTERVALS:
         return 0.0
     slope, error = slope_and_error(intervals[:-1])
@@ -96,7 +96,7 @@ def _rise(intervals: Sequence[Interval], doubt: float, at_most: float) -> float:
     return rise - error if rise > doubt * error else 0.0
 
 
-def _stepped(intervals: Sequence[Interval]) -> bool:
+def _stepped(intervals: Sequence[LoadInterval]) -> bool:
     """Whether demand went from one level to another and rises no more."""
     if len(intervals) <= FEWEST_INTERVALS:
         return False
@@ -146,14 +146,14 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class Points:
     """Points in order of time, 16 bytes each: of every API there are hundreds."""
 
     times: "array[float]" = field(default_factory=lambda: array("d"))
     values: "array[float]" = field(default_factory=lambda: array("d"))
 
     @classmethod
-    def of(cls, points: Iterable[Point]) -> "Series":
+    def of(cls, points: Iterable[Point]) -> "Points":
         """They are in order already."""
         kept = tuple(points)
         return cls(array("d", [p.time for p in kept]), array("d", [p.value for p in kept]))
@@ -164,28 +164,28 @@ class Series:
     def __iter__(self) -> Iterator[Point]:
         return map(Point, self.times, self.values)
 
-    def plus(self, time: float, value: float) -> "Series":
+    def plus(self, time: float, value: float) -> "Points":
         """With one more, the latest."""
-        return Series(self.times + array("d", [time]), self.values + array("d", [value]))
+        return Points(self.times + array("d", [time]), self.values + array("d", [value]))
 
-    def until(self, time: float) -> "Series":
+    def until(self, time: float) -> "Points":
         """Points at `time` and before."""
         end = bisect_right(self.times, time)
-        return Series(self.times[:end], self.values[:end])
+        return Points(self.times[:end], self.values[:end])
 
-    def after(self, time: float) -> "Series":
+    def after(self, time: float) -> "Points":
         """Points later than `time`."""
         begin = bisect_right(self.times, time)
-        return Series(self.times[begin:], self.values[begin:])
+        return Points(self.times[begin:], self.values[begin:])
 
 
 @dataclass(frozen=True, slots=True)
 class Foresight:
     """Forecasts that are not due yet, errors of those that were, and the highest levels."""
 
-    expected: Series = Series()  # rows/s, forecast at that time for one start-up later
-    errors: Series = Series()  # demand / its forecast - 1
-    highs: Series = Series()  # rows/s, falling: none has a higher one after it
+    expected: Points = Points()  # rows/s, forecast at that time for one start-up later
+    errors: Points = Points()  # demand / its forecast - 1
+    highs: Points = Points()  # rows/s, falling: none has a higher one after it
     inherited: float = 0.0  # the margin of a process before this one
 
     @property
@@ -222,7 +222,7 @@ class Foresight:
         due, waiting = self.expected.until(now - lead), self.expected.after(now - lead)
         if not waiting or now - waiting.times[-1] >= lead / MOST_EXPECTED:
             waiting = waiting.plus(now, base + forecast)
-        higher = Series.of(one for one in self.highs.after(now - MEMORY) if one.value > base)
+        higher = Points.of(one for one in self.highs.after(now - MEMORY) if one.value > base)
         memory = replace(self, expected=waiting, highs=higher.plus(now, base))
         if not due or now - due.times[-1] > 2.0 * lead:  # nothing was looked at meanwhile
             return memory, None
@@ -231,7 +231,7 @@ class Foresight:
 
     def later(self, now: float) -> "Foresight":
         """On a clock that shows `now` where this one shows 0."""
-        return replace(self, highs=Series.of(Point(p.time + now, p.value) for p in self.highs))
+        return replace(self, highs=Points.of(Point(p.time + now, p.value) for p in self.highs))
 
     def to_saved(self, now: float) -> dict[str, object]:
         """Margin and highs; of many highs neighbours become one that is as high and as late."""
@@ -249,7 +249,7 @@ class Foresight:
         if margin is None or highs is None:
             return None
         points = sorted((Point(time, value) for value, time in highs), key=lambda p: p.time)
-        return cls(highs=Series.of(points), inherited=margin)
+        return cls(highs=Points.of(points), inherited=margin)
 
 
 # Bursts: demand that no forecast saw coming, and the replicas worth keeping for the next.
@@ -303,7 +303,7 @@ class Recurrence:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptReplicas:
     """Replicas that stay for a burst, and for how long unless another comes."""
 
     replicas: int
@@ -362,7 +362,7 @@ def recurrences(bursts: Iterable[Burst], now: float) -> tuple[Recurrence, ...]:
 
 def kept_for(
     recurring: Iterable[Recurrence], *, need: int, one: float, lead: float, idle: bool
-) -> Kept | None:
+) -> KeptReplicas | None:
     """Replicas worth keeping, more than `need`, and what for; None: none.
 
     To keep n instead of `need` until the next burst costs (n - need) * gap replica-seconds. Not to
@@ -384,7 +384,7 @@ def kept_for(
         worth = WORTH * count * lead / (count - need)
         until = min(worth, IDLE_SECONDS) if idle else worth
         if it.gap < worth and it.since < until:
-            found.append(Kept(count, it, min(until - it.since, it.remembered)))
+            found.append(KeptReplicas(count, it, min(until - it.since, it.remembered)))
     return max(found, key=lambda one: (one.replicas, one.seconds), default=None)
 
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from batchedapi_core.scaling.load import Interval
+from batchedapi_core.scaling.load import LoadInterval
 from batchedapi_core.scaling.numbers import MOST_SAVED, number, quantile
 from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_core.scaling.samples import PodChange, PodSample
@@ -122,7 +122,7 @@ _TAIL = 4.6
 """ln 100: an exponential tail has its 99 % point at this many means."""
 
 
-def slowdown(intervals: Sequence[Interval], service: ServiceTime | None) -> float:
+def slowdown(intervals: Sequence[LoadInterval], service: ServiceTime | None) -> float:
     """Measured over modelled seconds of batches, 1 to SLOWEST; faster is left to the model."""
     sums = BatchSums()
     for one in intervals:

@@ -39,7 +39,7 @@ class BatchTotals:
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class LoadInterval:
     """Events between two looks; in one row, since of every API there are many."""
 
     figures: "array[float]"  # five of `of`, those of totals and of warm, batches by edge
@@ -58,7 +58,7 @@ class Interval:
         warm: BatchSums | None = None,  # of pods that are not warming up
         rows_per_request: float = 1.0,  # of those that came, >= 1
         revision: str = "",
-    ) -> "Interval":
+    ) -> "LoadInterval":
         """As seen."""
         plain = (getattr(totals, name) for name in _TOTALS)
         moments = astuple(warm or BatchSums())
@@ -177,12 +177,14 @@ def pooled(parts: Sequence[BatchTotals]) -> BatchTotals:
     )
 
 
-def recent(intervals: Sequence[Interval], now: float, window: float) -> tuple[Interval, ...]:
+def recent(
+    intervals: Sequence[LoadInterval], now: float, window: float
+) -> tuple[LoadInterval, ...]:
     """The intervals that ended within the last `window` seconds."""
     return tuple(one for one in intervals if now - one.time < window - 1e-6)
 
 
-def rows_per_size(intervals: Sequence[Interval], samples: Iterable[PodSample]) -> float | None:
+def rows_per_size(intervals: Sequence[LoadInterval], samples: Iterable[PodSample]) -> float | None:
     """Rows for one of size, in batches of `intervals`; of all `samples` count if none ran there.
 
     1 where rows are what is limited, the rows of the mean request where requests are, and 1 over
@@ -197,7 +199,7 @@ def rows_per_size(intervals: Sequence[Interval], samples: Iterable[PodSample]) -
     return 1.0 if each is not None and abs(each - 1.0) < _SAME else each
 
 
-def batching_window(intervals: Sequence[Interval], policy: ScalingPolicy) -> BatchingWindow:
+def batching_window(intervals: Sequence[LoadInterval], policy: ScalingPolicy) -> BatchingWindow:
     """Ratios over all of `intervals`."""
     totals = pooled([interval.totals for interval in intervals])
     seconds = sum(interval.seconds for interval in intervals)
@@ -271,19 +273,19 @@ def rows_per_request(changes: Iterable[PodChange], interval: float) -> float:
     return max(1.0, rows / requests) if requests > 0.0 else 1.0
 
 
-def mean_arrival(intervals: Sequence[Interval]) -> float:
+def mean_arrival(intervals: Sequence[LoadInterval]) -> float:
     """Rows per second over all of `intervals`, which are not empty."""
     seconds = sum(interval.seconds for interval in intervals)
     return sum(interval.arrival * interval.seconds for interval in intervals) / seconds
 
 
-def mean_in_flight(intervals: Sequence[Interval]) -> float:
+def mean_in_flight(intervals: Sequence[LoadInterval]) -> float:
     """Requests in flight over all of `intervals`, which are not empty."""
     seconds = sum(interval.seconds for interval in intervals)
     return sum(interval.in_flight * interval.seconds for interval in intervals) / seconds
 
 
-def level(intervals: Sequence[Interval]) -> float:
+def level(intervals: Sequence[LoadInterval]) -> float:
     """Rows per second of the present: the highest mean of the last 1, 2, 4, ... intervals.
 
     Each mean counts less one standard error of a Poisson count, which is 1/sqrt(N) of it for N. So

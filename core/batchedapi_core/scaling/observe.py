@@ -14,7 +14,7 @@ from batchedapi_core.scaling.learned import RATIO_SECONDS, slowdown, start_ups_o
 from batchedapi_core.scaling.load import (
     LEVEL_SECONDS,
     BatchingWindow,
-    Interval,
+    LoadInterval,
     arrival_rate,
     batching_window,
     imbalance,
@@ -157,9 +157,9 @@ def _load(
     state: ScalingState,
     observation: Observation,
     seen: _Comparison,
-    intervals: Sequence[Interval],
+    intervals: Sequence[LoadInterval],
     *,
-    latest: Interval | None,
+    latest: LoadInterval | None,
     now: float,
 ) -> LoadWindow:
     """The load, from what was learned before this look and from `intervals` with it."""
@@ -186,7 +186,7 @@ def _load(
 def _row_seen(
     state: ScalingState,
     queue: QueueLook | None,
-    latest: Interval | None,
+    latest: LoadInterval | None,
     changes: Sequence[PodChange],
     now: float,
 ) -> float:
@@ -245,7 +245,7 @@ def _compared(
 
 def _interval(
     policy: ScalingPolicy, state: ScalingState, seen: _Comparison, now: float
-) -> Interval:
+) -> LoadInterval:
     """After a look that saw too little, the longest rise says how far back this one reaches."""
     changes, came, coverage = seen.changes, seen.came, seen.came_coverage
     if state.looked is None:
@@ -258,7 +258,7 @@ def _interval(
             warm = warm.plus(one.sums)
     in_flight = sum(one.in_flight for one in came) / coverage
     arrival = arrival_rate(came, seconds, coverage)
-    return Interval.of(
+    return LoadInterval.of(
         now,
         seconds,
         arrival,
@@ -270,7 +270,7 @@ def _interval(
     )
 
 
-def _demand(intervals: Sequence[Interval], latest: Interval | None) -> Demand | None:
+def _demand(intervals: Sequence[LoadInterval], latest: LoadInterval | None) -> Demand | None:
     if latest is None:
         return None
     return Demand(
@@ -283,7 +283,7 @@ def _demand(intervals: Sequence[Interval], latest: Interval | None) -> Demand | 
     )
 
 
-def _latency(latest: Interval | None, service: ServiceTime | None) -> float | None:
+def _latency(latest: LoadInterval | None, service: ServiceTime | None) -> float | None:
     """As measured in the queue, and from there on as modelled: batches come with their rows."""
     if latest is None or service is None:
         return None

@@ -19,7 +19,7 @@ from batchedapi_core.scaling.forecast import (
     bursts_to_saved,
 )
 from batchedapi_core.scaling.learned import LEAST_TRUST, LearnedModel, start_ups_restored
-from batchedapi_core.scaling.load import Interval, Share
+from batchedapi_core.scaling.load import LoadInterval, Share
 from batchedapi_core.scaling.need import NODE_MEMORY
 from batchedapi_core.scaling.numbers import MOST_REPLICAS, grouped, number, short, table
 from batchedapi_core.scaling.policy import ScalingPolicy
@@ -140,7 +140,7 @@ class ScalingState:
     # Of the revision before, until the new one is known as well; None: it is
     former: LearnedModel | None = LearnedModel()  # noqa: RUF009 - a frozen value, safe to share
     samples: tuple[PodSample, ...] = ()  # the last of each pod
-    intervals: tuple[Interval, ...] = ()
+    intervals: tuple[LoadInterval, ...] = ()
     started: float | None = None  # since when all is remembered, by this process or one before
     opened: float | None = None  # the first look of this process
     seen: float | None = None  # the last look
@@ -351,7 +351,7 @@ def teaches(state: ScalingState, pod: PodChange, model: LearnedModel) -> bool:
     return not state.runs(pod) and model.revision in ("", pod.revision)
 
 
-def of_model(intervals: Iterable[Interval], model: LearnedModel) -> list[Interval]:
+def of_model(intervals: Iterable[LoadInterval], model: LearnedModel) -> list[LoadInterval]:
     """Changes of the pods whose batches can be compared with it."""
     return [one for one in intervals if one.revision == model.revision]
 

@@ -11,7 +11,7 @@ import numpy as np
 from batchedapi_core import contract
 from batchedapi_core.batching import Batch, BatchPolicy, QueueOrder, Request, SizeUnit, Strategy
 from batchedapi_core.service_model import ServiceTime
-from batchedapi_core.simulation.virtual_replica import End, Plan, Run, VirtualReplica
+from batchedapi_core.simulation.virtual_replica import BatchRun, End, ReplicaPlan, VirtualReplica
 
 QUEUED_TARGETS: Final = 4.0
 """Latency targets' worth of work that a queue holds, where nothing else bounds it."""
@@ -109,7 +109,7 @@ NOISE_BLOCK = 512  # factors drawn at once: one call of numpy costs as much as h
 
 
 @dataclass(slots=True)
-class Counters:
+class ReplicaCounters:
     """Since the start of the replica; what its metrics page would say."""
 
     received: int = 0  # rows
@@ -138,7 +138,7 @@ class Counters:
 
 
 @dataclass(slots=True)
-class Answers:
+class AnsweredBatches:
     """Batches since the owner last emptied it, and the requests that ended with each."""
 
     ends: list[float] = field(default_factory=list)  # seconds, of each batch
@@ -211,13 +211,13 @@ class SimulatedReplica:
     )
 
     def __init__(self, service: Service, durations: Durations, ready_at: float) -> None:
-        self.counters = Counters()
-        self.answers = Answers()
+        self.counters = ReplicaCounters()
+        self.answers = AnsweredBatches()
         self._answered = 0  # requests, with the batch that is being booked
         self._durations = durations
         self._service = service
         self._most_queued = service.most_queued
-        plan = Plan(
+        plan = ReplicaPlan(
             {_METHOD: service.batch_policy},
             counts_rows=service.size_unit is SizeUnit.ROWS,
             processes=service.lanes,
@@ -284,9 +284,9 @@ class SimulatedReplica:
 
     # ------------------------------------------------------------ Model and Books
 
-    def run(self, batch: Batch) -> Run:
+    def run(self, batch: Batch) -> BatchRun:
         """See Model."""
-        return Run(self._durations.next(batch.rows, batch.size, batch.started))
+        return BatchRun(self._durations.next(batch.rows, batch.size, batch.started))
 
     def started(self, batch: Batch, now: float) -> None:
         """See Books."""

@@ -89,7 +89,7 @@ class Setting(NamedTuple):
         return self.processes * self.threads
 
 
-class Lanes(NamedTuple):
+class LaneCurve(NamedTuple):
     """Processes and threads to try, with t(n) while all of them are busy."""
 
     processes: int
@@ -112,7 +112,7 @@ class Task:
     service: Service
     """With `latency_target`, and all that a manifest says beside the setting: strategy, limits."""
     manifest: Setting
-    lanes: tuple[Lanes, ...]
+    lanes: tuple[LaneCurve, ...]
     largest: int = 0
     """Rows of a batch at most; 0: as the curves were measured."""
     quantile: float = 0.99  # of the requests, to be in time

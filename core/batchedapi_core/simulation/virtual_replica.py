@@ -45,7 +45,7 @@ class Death(enum.Enum):
     """The kernel ended it."""
 
 
-class Run(NamedTuple):
+class BatchRun(NamedTuple):
     """The fate of a batch on its lane."""
 
     seconds: float  # inf: it hangs
@@ -55,7 +55,7 @@ class Run(NamedTuple):
 class Model(Protocol):
     """A model that runs batches."""
 
-    def run(self, batch: Batch) -> Run:
+    def run(self, batch: Batch) -> BatchRun:
         """One that begins now."""
 
 
@@ -91,7 +91,7 @@ class Refused(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ReplicaPlan:
     """A replica, as its manifest describes it."""
 
     methods: Mapping[str, BatchPolicy]
@@ -129,7 +129,12 @@ class VirtualReplica:
     )
 
     def __init__(
-        self, plan: Plan, model: Model, books: Books, random: random.Random, ready_at: float = 0.0
+        self,
+        plan: ReplicaPlan,
+        model: Model,
+        books: Books,
+        random: random.Random,
+        ready_at: float = 0.0,
     ) -> None:
         """Its processes are there at `ready_at`, in seconds."""
         self.scheduler = Scheduler(
@@ -150,7 +155,7 @@ class VirtualReplica:
         self._missing: dict[int, int] = {}  # rows that are not answered, of requests in parts
         self._failed: set[int] = set()  # requests in parts of which a row failed
         # Ends of batches, and starts of processes: a heap of (seconds, tie, batch or None, run).
-        self._events: list[tuple[float, int, Batch | None, Run | None]] = []
+        self._events: list[tuple[float, int, Batch | None, BatchRun | None]] = []
         self._tie = count()
         self._wait = inf  # when to ask again, in seconds
         self._look = inf  # when to look for requests and batches over the timeout
@@ -294,7 +299,7 @@ class VirtualReplica:
             heappush(self._events, (now + run.seconds, next(self._tie), batch, run))
         self._books.started(batch, now)
 
-    def _end(self, batch: Batch, run: Run, now: float) -> None:
+    def _end(self, batch: Batch, run: BatchRun, now: float) -> None:
         result = run.result
         if isinstance(result, Death):
             killed = result is Death.OUT_OF_MEMORY

@@ -11,7 +11,7 @@ from typing import Any
 from batchedapi_core.batching import Strategy
 from batchedapi_core.contract import MAX_BATCH_SIZE_LIMIT
 from batchedapi_core.manifest import BatchedAPI, ConditionType, parse_quantity
-from batchedapi_core.placement import Advice, AdviceReason, Situation, advise
+from batchedapi_core.placement import AdviceReason, Situation, SpecAdvice, advise
 from batchedapi_core.scaling.learned import LearnedModel
 from batchedapi_core.scaling.observe import LoadWindow
 from batchedapi_core.scaling.policy import ScalingPolicy
@@ -26,7 +26,7 @@ from batchedapi_operator.events import Note
 from batchedapi_operator.reconcile.conditions import Condition, told
 
 
-def advice_unseen(api: BatchedAPI, processes: int) -> tuple[Advice, ...]:
+def advice_unseen(api: BatchedAPI, processes: int) -> tuple[SpecAdvice, ...]:
     """What can be said without having seen a replica."""
     return (*advise(_situation(api, processes)), *_of_removed(api))
 
@@ -39,7 +39,7 @@ def advice_seen(
     load: LoadWindow,
     *,
     standing: frozenset[AdviceReason],
-) -> tuple[Advice, ...]:
+) -> tuple[SpecAdvice, ...]:
     """What can be said of replicas under `policy`; `standing` is what was said last."""
     memory = [page.process_memory for page in pages if page.process_memory is not None]
     seconds = None if load.service is None else load.service.seconds(policy.max_batch_size)
@@ -54,11 +54,11 @@ def advice_seen(
     return (*advise(seen, standing), *_of_removed(api))
 
 
-def _of_removed(api: BatchedAPI) -> tuple[Advice, ...]:
+def _of_removed(api: BatchedAPI) -> tuple[SpecAdvice, ...]:
     """One piece for all removed fields that the manifest has."""
     if not api.warnings:
         return ()
-    return (Advice(AdviceReason.REMOVED, "; ".join(api.warnings)),)
+    return (SpecAdvice(AdviceReason.REMOVED, "; ".join(api.warnings)),)
 
 
 def is_tuned(api: BatchedAPI) -> bool:
@@ -123,7 +123,7 @@ def _situation(
     )
 
 
-def spec_advice(advice: Sequence[Advice]) -> Condition:
+def spec_advice(advice: Sequence[SpecAdvice]) -> Condition:
     """The condition: True when there is something to say; the reason is the most urgent."""
     kind = ConditionType.SPEC_ADVICE
     if not advice:
@@ -131,7 +131,7 @@ def spec_advice(advice: Sequence[Advice]) -> Condition:
     return told(kind, "True", advice[0].reason.value, "; ".join(one.text for one in advice))
 
 
-def notes_of_advice(advice: Sequence[Advice], standing: frozenset[AdviceReason]) -> list[Note]:
+def notes_of_advice(advice: Sequence[SpecAdvice], standing: frozenset[AdviceReason]) -> list[Note]:
     """An event for each piece that is new."""
     return [
         Note("Warning", one.reason.value, "Advise", one.text)

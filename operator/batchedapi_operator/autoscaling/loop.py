@@ -18,7 +18,7 @@ from batchedapi_core.bottleneck import (
     target_met,
 )
 from batchedapi_core.manifest import BatchedAPI, ScalingMode
-from batchedapi_core.placement import Advice, AdviceReason
+from batchedapi_core.placement import AdviceReason, SpecAdvice
 from batchedapi_core.scaling.decide import decide
 from batchedapi_core.scaling.observe import observe
 from batchedapi_core.scaling.policy import SECONDS_BETWEEN_LOOKS
@@ -414,7 +414,7 @@ class Autoscaler:
         self,
         key: ObjectKey,
         uid: str,
-        advice: tuple[Advice, ...],
+        advice: tuple[SpecAdvice, ...],
         standing: frozenset[AdviceReason],
     ) -> None:
         """An event for each piece that is new."""

@@ -16,7 +16,7 @@ from batchedapi_core.manifest import (
     format_duration,
     parse_duration,
 )
-from batchedapi_core.placement import Advice
+from batchedapi_core.placement import SpecAdvice
 from batchedapi_core.scaling.decision import ClampName, Reason, ScalingDecision
 from batchedapi_core.scaling.observe import LoadWindow
 from batchedapi_core.scaling.policy import ScalingPolicy
@@ -174,7 +174,7 @@ class Look:
     learned: Mapping[str, object]
     effective: JsonObject | None = None
     """What pods say is in effect, as the status has it; None: no pod has said it."""
-    advice: tuple[Advice, ...] = ()
+    advice: tuple[SpecAdvice, ...] = ()
     verdict: Verdict | None = None
     """None: too little was seen since the operator started; what the status says stands."""
     released: Mapping[str, int] = field(default_factory=dict)
@@ -287,7 +287,7 @@ def recommended(status: Mapping[str, Any]) -> Batching | None:
 
 def inactive_report(
     api: BatchedAPI,
-    advice: Sequence[Advice],
+    advice: Sequence[SpecAdvice],
     before: Mapping[str, Any],
     generation: int,
     now: str,

@@ -12,7 +12,7 @@ from batchedapi_core.bottleneck import Told, Verdict
 from batchedapi_core.manifest import BatchedAPI, ConditionType
 from batchedapi_core.placement import AdviceReason
 from batchedapi_core.scaling.decision import ClampName, Reason, ScalingDecision
-from batchedapi_core.scaling.forecast import Series
+from batchedapi_core.scaling.forecast import Points
 from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_core.scaling.state import ScalingState
 from batchedapi_operator.autoscaling.advice import standing_in
@@ -84,7 +84,7 @@ class Watched:
                 ready_sizes=(),
                 node_wait=None,
                 bursts=(),
-                foresight=replace(state.foresight, highs=Series()),
+                foresight=replace(state.foresight, highs=Points()),
             )
         return cls(uid, state, advised=standing_in(status), missing=missing)
 

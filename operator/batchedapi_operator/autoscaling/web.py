@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from batchedapi_core.manifest import BatchedAPI, parse_quantity
-from batchedapi_core.manifest.batching import Queue
+from batchedapi_core.manifest.batching import QueueSpec
 from batchedapi_core.scaling.samples import QueueLook
 from batchedapi_core.scaling.web import (
     CpuSample,
@@ -117,7 +117,7 @@ class WebSide:
         self,
         key: ObjectKey,
         web: DeploymentView,
-        queue: Queue,
+        queue: QueueSpec,
         known: _Remembered,
         *,
         pages: Sequence[WebPage] | None,

@@ -17,7 +17,7 @@ from batchedapi_core.manifest import (
     Pod,
     ScalingMode,
     UnknownFields,
-    Web,
+    WebSpec,
     parse_api,
 )
 from batchedapi_operator.cluster import (
@@ -316,7 +316,7 @@ def first_or_copied_count(api: BatchedAPI, observed: Observed) -> int | None:
     return wanted
 
 
-def first_web_count(web: Web, observed: Observed) -> int | None:
+def first_web_count(web: WebSpec, observed: Observed) -> int | None:
     """The same of web pods, which only the autoscaler moves afterwards, in whichever mode."""
     there = observed.web.deployment
     if there is not None and there.replicas_owned and there.replicas > 0:

@@ -15,10 +15,10 @@ from batchedapi_core.manifest import (
     BatchedAPI,
     Compute,
     Pod,
-    Queue,
+    QueueSpec,
     Redis,
     UnitError,
-    Web,
+    WebSpec,
     as_written,
     format_quantity,
     parse_quantity,
@@ -140,12 +140,12 @@ def setting_of(api: BatchedAPI) -> JsonObject:
 
 def web_resources(api: BatchedAPI) -> JsonObject:
     """Of the serving container of a web pod, whose API has a queue."""
-    queue = api.spec.server_side_batching.queue or Queue(redis=Redis())
+    queue = api.spec.server_side_batching.queue or QueueSpec(redis=Redis())
     requests, limits = _cpu_and_memory(queue.web)
     return {"requests": requests, **({"limits": limits} if limits else {})}
 
 
-def _cpu_and_memory(of: Compute | Web) -> tuple[JsonObject, JsonObject]:
+def _cpu_and_memory(of: Compute | WebSpec) -> tuple[JsonObject, JsonObject]:
     """(requests, limits)."""
     requests: JsonObject = {"cpu": of.cpu}
     limits: JsonObject = {} if of.cpu_limit is None else {"cpu": of.cpu_limit}

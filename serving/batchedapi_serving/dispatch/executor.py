@@ -16,6 +16,7 @@ from batchedapi_core.batching import (
     Admission,
     Ahead,
     Batch,
+    BatchEnd,
     BatchPolicy,
     Begins,
     Dispatch,
@@ -30,7 +31,6 @@ from batchedapi_core.batching import (
     Scheduler,
     SizeUnit,
     Trial,
-    Verdict,
     WaitUntil,
     retry_after,
 )
@@ -379,7 +379,7 @@ class Executor:
         else:
             self._fail(batch, what, now)
 
-    def lost(self, batch: Batch, verdict: Verdict, now: float, *, out_of_memory: bool) -> None:
+    def lost(self, batch: Batch, verdict: BatchEnd, now: float, *, out_of_memory: bool) -> None:
         """The process that ran it died."""
         log.warning("lane lost", extra={"pid": batch.lane.process, "rows": batch.rows})
         if self._traced is not None:
@@ -435,7 +435,7 @@ class Executor:
     # ------------------------------------------------------------ the log
 
     @staticmethod
-    def _log_limit(batch: Batch, verdict: Verdict) -> None:
+    def _log_limit(batch: Batch, verdict: BatchEnd) -> None:
         if verdict.limit is not None:
             log.warning(
                 "batch ran out of memory",

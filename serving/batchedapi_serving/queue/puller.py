@@ -19,10 +19,10 @@ from batchedapi_core.shared_queue import (
     LOOK_SECONDS,
     Fate,
     Hand,
-    Lanes,
     Living,
     RowsARequest,
     Worker,
+    WorkerLanes,
     fate,
     rows_to_take,
 )
@@ -499,9 +499,9 @@ class Puller:
             self._leaves(request)
 
 
-def _lanes(executor: Executor) -> Lanes:
+def _lanes(executor: Executor) -> WorkerLanes:
     scheduler, queues = executor.scheduler, executor.queues.values()
-    return Lanes(
+    return WorkerLanes(
         free=scheduler.lanes.free,
         total=scheduler.lanes.total,
         max_batch_size=max(queue.batcher.effective.max_batch_size for queue in queues),

@@ -10,10 +10,10 @@ from batchedapi_core.shared_queue import (
     Fate,
     Hand,
     Kept,
-    Lanes,
     Living,
     RowsARequest,
     Worker,
+    WorkerLanes,
     admits,
     again,
     expected_seconds,
@@ -23,10 +23,10 @@ from batchedapi_core.shared_queue import (
 )
 
 
-def lanes(**changes: float) -> Lanes:
+def lanes(**changes: float) -> WorkerLanes:
     """One free lane whose full batch of 8 takes 10 ms."""
     values = {"free": 1, "total": 1, "max_batch_size": 8, "full_seconds": 0.01, "held": 0}
-    return Lanes(**{**values, **changes})  # type: ignore[arg-type]  # names as above
+    return WorkerLanes(**{**values, **changes})  # type: ignore[arg-type]  # names as above
 
 
 def worker(
@@ -55,7 +55,7 @@ def worker(
     ],
 )
 def test_a_worker_takes_what_its_lanes_run_next_and_one_batch_ahead(
-    situation: Lanes, rows: int
+    situation: WorkerLanes, rows: int
 ) -> None:
     """What is taken earlier waits here while another worker may be idle."""
     assert rows == rows_to_take(situation)

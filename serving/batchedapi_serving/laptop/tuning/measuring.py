@@ -156,9 +156,9 @@ class Measured:
     """Seconds of a request of one row that are not its batch's: HTTP, decoding, encoding."""
 
     @property
-    def lanes(self) -> tuning.Lanes:
+    def lanes(self) -> tuning.LaneCurve:
         """As the search takes them."""
-        return tuning.Lanes(self.processes, self.threads, self.curve)
+        return tuning.LaneCurve(self.processes, self.threads, self.curve)
 
 
 @dataclass(frozen=True, slots=True)

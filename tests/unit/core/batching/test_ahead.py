@@ -10,6 +10,7 @@ from batchedapi_core.batching import (
     RETRY,
     Ahead,
     Batch,
+    BatchEnd,
     BatchPolicy,
     Begins,
     Client,
@@ -24,7 +25,6 @@ from batchedapi_core.batching import (
     Result,
     Scheduler,
     Trial,
-    Verdict,
     WaitUntil,
     process_lost,
 )
@@ -323,7 +323,7 @@ def test_a_lane_that_dies_gives_back_what_was_ahead_and_only_what_ran_is_suspect
     lost = process_lost([scheduler], 0, 0.5, out_of_memory=False)
     scheduler.lane_added(Lane(1), 0.6)
 
-    assert [(died[0], Verdict(answered=False))] == lost
+    assert [(died[0], BatchEnd(answered=False))] == lost
     assert (7, 0) == (scheduler.waiting_rows("0"), scheduler.methods["0"].batcher.running_size)
     next_ones = []
     for now in (0.6, 1.6, 2.6):

@@ -12,6 +12,7 @@ from tests.unit.core.batching.replica import Replica, ids_of
 from batchedapi_core.batching import (
     Ahead,
     Batch,
+    BatchEnd,
     BatchPolicy,
     Begins,
     Client,
@@ -27,7 +28,6 @@ from batchedapi_core.batching import (
     Scheduler,
     Strategy,
     Trial,
-    Verdict,
     WaitUntil,
     process_lost,
 )
@@ -299,7 +299,7 @@ def test_what_ran_out_of_memory_is_not_tried_again_at_that_size() -> None:
         scheduler.finished(batch, Result.SUCCEEDED, now + 1.0)
     large, _ = replica.arrive(5.0, rows=4)
 
-    assert Verdict(answered=False, limit=2) == verdict
+    assert BatchEnd(answered=False, limit=2) == verdict
     assert (2, 4) == (memory.limit_of(None), memory.limit_of("other"))
     assert [2, 2] == sizes
     assert [2, 2] == [part.rows for part in large.parts]
@@ -317,7 +317,7 @@ def test_a_row_that_has_no_room_alone_shrinks_nobodys_batches() -> None:
     verdict = scheduler.finished(replica.only(2.0), Result.OUT_OF_MEMORY, 3.0)
 
     assert (1, 4) == (suspected, memory.limit_of(None))
-    assert Verdict(answered=True) == verdict
+    assert BatchEnd(answered=True) == verdict
     assert memory.exceeded(None, 1) is None
 
 
@@ -346,7 +346,7 @@ def test_without_isolation_nothing_is_run_twice(result: Result) -> None:
     lost = process_lost([replica.scheduler], 0, 3.0, out_of_memory=False)
 
     assert verdict.answered
-    assert [(batch, Verdict(answered=True))] == lost
+    assert [(batch, BatchEnd(answered=True))] == lost
     assert not replica.scheduler.has_work()
 
 
@@ -443,7 +443,7 @@ def test_with_a_process_all_its_batches_are_lost_and_run_again() -> None:
 
     lost = process_lost([scheduler], 1, 1.0, out_of_memory=False)
 
-    assert [(batch, Verdict(answered=False)) for batch in dying] == lost
+    assert [(batch, BatchEnd(answered=False)) for batch in dying] == lost
     assert (1, 0) == (scheduler.lanes.total, scheduler.lanes.free)
     scheduler.lane_added(Lane(3), 1.0)
     (again,) = replica.start(1.0)
@@ -456,7 +456,7 @@ def test_what_killed_a_process_twice_runs_one_by_one_and_then_fails() -> None:
     scheduler = replica.scheduler
     for _ in range(2):
         replica.arrive(0.0)
-    verdicts: list[Verdict] = []
+    verdicts: list[BatchEnd] = []
     for process in range(4):
         scheduler.lane_added(Lane(process), 0.0)
         scheduler.lane_added(Lane(9), 0.0)
@@ -524,7 +524,7 @@ def test_a_process_killed_for_memory_gets_halves_at_once() -> None:
     ((_, verdict),) = process_lost([replica.scheduler], 0, 1.0, out_of_memory=True)
     replica.scheduler.lane_added(Lane(1), 1.0)
 
-    assert Verdict(answered=False, limit=2) == verdict
+    assert BatchEnd(answered=False, limit=2) == verdict
     assert [[1, 2]] == replica.run(1.0)
 
 
@@ -689,7 +689,7 @@ class History:
             del self.running[batch]
             self.ended(batch, verdict)
 
-    def ended(self, batch: Batch, verdict: Verdict) -> None:
+    def ended(self, batch: Batch, verdict: BatchEnd) -> None:
         """Those in it are answered, or run again."""
         assert verdict.answered or self.isolates
         for request in batch.requests if verdict.answered else ():

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchedapi_core.batching import Span, split_parts, split_rows
+from batchedapi_core.batching import RowSpan, split_parts, split_rows
 
 
 def test_full_parts_come_first() -> None:
@@ -38,24 +38,24 @@ def test_nothing_to_split_is_an_error_of_the_caller(rows: int, max_rows: int) ->
 
 def test_rows_of_one_shape_and_cost_are_full_parts_and_the_rest() -> None:
     """Without sizes and shapes it is split_rows."""
-    assert [Span(0, 64, 64), Span(64, 70, 6)] == split_parts(70, None, 64)
+    assert [RowSpan(0, 64, 64), RowSpan(64, 70, 6)] == split_parts(70, None, 64)
 
 
 def test_a_part_ends_where_the_shape_changes() -> None:
     """Rows of different shapes never share a batch, and a part is a range of rows."""
-    expected = [Span(0, 2, 2, "a"), Span(2, 3, 1, "b"), Span(3, 4, 1, "a")]
+    expected = [RowSpan(0, 2, 2, "a"), RowSpan(2, 3, 1, "b"), RowSpan(3, 4, 1, "a")]
 
     assert expected == split_parts(4, ["a", "a", "b", "a"], 64)
 
 
 def test_a_part_holds_as_much_as_its_costs_allow() -> None:
     """The unit may be tokens: three rows of 40 are not one batch of 100."""
-    assert [Span(0, 2, 80), Span(2, 4, 90)] == split_parts([40, 40, 40, 50], None, 100)
+    assert [RowSpan(0, 2, 80), RowSpan(2, 4, 90)] == split_parts([40, 40, 40, 50], None, 100)
 
 
 def test_a_row_that_costs_more_than_a_batch_may_runs_alone_as_a_full_one() -> None:
     """It cannot be cut, and refusing it would refuse what the model can do."""
-    expected = [Span(0, 1, 10), Span(1, 2, 100), Span(2, 3, 10)]
+    expected = [RowSpan(0, 1, 10), RowSpan(1, 2, 100), RowSpan(2, 3, 10)]
 
     assert expected == split_parts([10, 400, 10], None, 100)
 

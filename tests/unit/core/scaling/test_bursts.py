@@ -11,7 +11,7 @@ from batchedapi_core.scaling.decision import Reason
 from batchedapi_core.scaling.forecast import (
     IDLE_SECONDS,
     Burst,
-    Kept,
+    KeptReplicas,
     Recurrence,
     bursts_of,
     kept_for,
@@ -72,7 +72,7 @@ def test_a_peak_that_was_reached_once_is_no_pattern() -> None:
     ) == recurrences(bursts, 1000.0)
 
 
-def kept(*found: Recurrence, need: int = 1, idle: bool = False) -> Kept | None:
+def kept(*found: Recurrence, need: int = 1, idle: bool = False) -> KeptReplicas | None:
     """Of 100 rows/s each, that take 30 s to start."""
     return kept_for(found, need=need, one=100.0, lead=30.0, idle=idle)
 
@@ -104,7 +104,7 @@ def test_an_idle_api_keeps_half_and_for_five_minutes() -> None:
     """That there will be another burst is a guess, and all that is kept for it does nothing."""
     since = [Recurrence(1000.0, 200.0, seconds, 900.0) for seconds in (40.0, IDLE_SECONDS)]
 
-    assert Kept(5, since[0], 260.0) == kept(since[0], idle=True)
+    assert KeptReplicas(5, since[0], 260.0) == kept(since[0], idle=True)
     assert kept(since[1], idle=True) is None
     assert kept(since[1]) is not None
 

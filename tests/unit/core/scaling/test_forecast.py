@@ -5,12 +5,14 @@ import random
 import pytest
 
 from batchedapi_core.scaling.forecast import forecast, slope_and_error, trend
-from batchedapi_core.scaling.load import BatchTotals, Interval
+from batchedapi_core.scaling.load import BatchTotals, LoadInterval
 
 
-def intervals(*rates: float) -> list[Interval]:
+def intervals(*rates: float) -> list[LoadInterval]:
     """Arrival rates of two seconds each."""
-    return [Interval.of(2.0 * (n + 1), 2.0, rate, BatchTotals()) for n, rate in enumerate(rates)]
+    return [
+        LoadInterval.of(2.0 * (n + 1), 2.0, rate, BatchTotals()) for n, rate in enumerate(rates)
+    ]
 
 
 RAMP = [1000.0 + 20.0 * n for n in range(30)]
@@ -78,7 +80,7 @@ def test_the_last_seconds_bound_how_fast_it_goes_on() -> None:
 
 def test_a_slow_look_still_sees_a_slow_rise() -> None:
     """An operator with very many APIs may need ten seconds for a round."""
-    slow = [Interval.of(10.0 * n, 10.0, 1000.0 + 100.0 * n, BatchTotals()) for n in range(6)]
+    slow = [LoadInterval.of(10.0 * n, 10.0, 1000.0 + 100.0 * n, BatchTotals()) for n in range(6)]
 
     assert 8.0 < trend(slow) < 10.0
 
@@ -99,7 +101,7 @@ def test_a_rise_of_few_large_requests_may_be_chance() -> None:
     """The same rows in a fiftieth of the requests."""
     rising = intervals(*(100.0 + 10.0 * n for n in range(10)))
     lumpy = [
-        Interval.of(one.time, one.seconds, one.arrival, one.totals, rows_per_request=50.0)
+        LoadInterval.of(one.time, one.seconds, one.arrival, one.totals, rows_per_request=50.0)
         for one in rising
     ]
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from batchedapi_core.scaling.load import (
     BatchTotals,
-    Interval,
+    LoadInterval,
     arrival_rate,
     level,
     rows_per_request,
@@ -197,7 +197,9 @@ def test_a_batch_that_outlasts_a_look_does_not_count_twice() -> None:
 
 def level_of(*rates: float) -> float:
     """Of intervals of two seconds."""
-    return level([Interval.of(2.0 * n, 2.0, rate, BatchTotals()) for n, rate in enumerate(rates)])
+    return level(
+        [LoadInterval.of(2.0 * n, 2.0, rate, BatchTotals()) for n, rate in enumerate(rates)]
+    )
 
 
 def test_the_level_follows_a_jump_at_once_and_a_fall_when_all_intervals_show_it() -> None:
@@ -210,9 +212,9 @@ def test_the_level_follows_a_jump_at_once_and_a_fall_when_all_intervals_show_it(
 
 def test_one_request_of_many_rows_is_no_jump() -> None:
     """What chance does goes by requests: 900 rows are sure in 900 of them, and nothing in one."""
-    calm = [Interval.of(2.0 * n, 2.0, 0.0, BatchTotals()) for n in range(4)]
+    calm = [LoadInterval.of(2.0 * n, 2.0, 0.0, BatchTotals()) for n in range(4)]
     single, of_nine, whole = (
-        level([*calm, Interval.of(8.0, 2.0, 450.0, BatchTotals(), rows_per_request=rows)])
+        level([*calm, LoadInterval.of(8.0, 2.0, 450.0, BatchTotals(), rows_per_request=rows)])
         for rows in (1.0, 9.0, 900.0)
     )
 
@@ -224,11 +226,12 @@ def test_one_request_of_many_rows_is_no_jump() -> None:
 def test_a_steady_demand_of_few_large_requests_is_not_taken_for_less() -> None:
     """One of 200 rows each second."""
     steady = [
-        Interval.of(2.0 * n, 2.0, 200.0, BatchTotals(), rows_per_request=200.0) for n in range(5)
+        LoadInterval.of(2.0 * n, 2.0, 200.0, BatchTotals(), rows_per_request=200.0)
+        for n in range(5)
     ]
 
     assert 190.0 < level(steady) < 200.0
-    assert 0.0 == level([Interval.of(0.0, 2.0, 1500.0, BatchTotals(), rows_per_request=3000.0)])
+    assert 0.0 == level([LoadInterval.of(0.0, 2.0, 1500.0, BatchTotals(), rows_per_request=3000.0)])
 
 
 @settings(derandomize=True, database=None, deadline=None)
@@ -239,7 +242,7 @@ def test_more_rows_of_any_pod_never_lower_the_level(
     """Also in a fleet of which some do not count requests, and with rows in the requests before."""
     at = data.draw(st.integers(0, len(pods) - 1))
     above = [(rows + more * (n == at), rest, counts) for n, (rows, rest, counts) in enumerate(pods)]
-    calm = Interval.of(0.0, 2.0, 1.0, BatchTotals())
+    calm = LoadInterval.of(0.0, 2.0, 1.0, BatchTotals())
 
     def level_of_pods(pods: list[tuple[float, float, bool]]) -> float:
         changes = [
@@ -248,7 +251,7 @@ def test_more_rows_of_any_pod_never_lower_the_level(
         ]
         rate = arrival_rate(changes, 2.0, 1.0)
         each = rows_per_request(changes, 2.0)
-        return level([calm, Interval.of(2.0, 2.0, rate, BatchTotals(), rows_per_request=each)])
+        return level([calm, LoadInterval.of(2.0, 2.0, rate, BatchTotals(), rows_per_request=each)])
 
     assert level_of_pods(pods) <= level_of_pods(above) + 1e-6
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchedapi_core.scaling.forecast import Burst, Foresight, Point, Series
+from batchedapi_core.scaling.forecast import Burst, Foresight, Point, Points
 from batchedapi_core.scaling.learned import LearnedModel
 from batchedapi_core.scaling.state import Recommendation, ScalingState, Size
 from batchedapi_core.service_model import BatchSums
@@ -46,8 +46,8 @@ def test_what_binds_survives_for_all_the_time_that_was_left() -> None:
         start_ups=(42.0, 31.5),
         bursts=(Burst(300.0, 310.0, 900.0), Burst(480.0, 490.0, 950.0)),
         foresight=Foresight(
-            highs=Series.of([Point(310.0, 1000.0), Point(490.0, 950.0)]),
-            errors=Series.of([Point(400.0, 0.2), Point(500.0, 0.2)]),
+            highs=Points.of([Point(310.0, 1000.0), Point(490.0, 950.0)]),
+            errors=Points.of([Point(400.0, 0.2), Point(500.0, 0.2)]),
         ),
         trust=0.8,
     )

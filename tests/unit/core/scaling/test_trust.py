@@ -6,7 +6,7 @@ import pytest
 from tests.unit.core.scaling.evidence import POLICY
 
 from batchedapi_core.scaling.learned import expected_latency, slowdown, trusted
-from batchedapi_core.scaling.load import BatchTotals, Interval
+from batchedapi_core.scaling.load import BatchTotals, LoadInterval
 from batchedapi_core.scaling.observe import LoadWindow, observe
 from batchedapi_core.scaling.samples import Observation, PodSample
 from batchedapi_core.scaling.state import ScalingState
@@ -15,10 +15,10 @@ from batchedapi_core.service_model import BatchSums, ServiceTime
 LINE = ServiceTime(0.010, 0.001)
 
 
-def ran(batches: float, seconds: float) -> Interval:
+def ran(batches: float, seconds: float) -> LoadInterval:
     """Two seconds in which warm pods ran batches of ten rows, `seconds` long each."""
     sums = BatchSums(batches, 10 * batches, 100 * batches, seconds * batches, 0.0)
-    return Interval.of(0.0, 2.0, 100.0, BatchTotals(), warm=sums)
+    return LoadInterval.of(0.0, 2.0, 100.0, BatchTotals(), warm=sums)
 
 
 def test_longer_inputs_show_at_once_in_the_time_of_batches() -> None:

@@ -11,7 +11,7 @@ from batchedapi_core.simulation import Service
 from batchedapi_core.simulation.tuning import (
     Curve,
     Forecast,
-    Lanes,
+    LaneCurve,
     Setting,
     Task,
     best_few,
@@ -33,7 +33,7 @@ OWN: Final = Setting(4, 0.01)
 def task(**changes: object) -> Task:
     """One process with SLOW, a target of 300 ms."""
     return replace(
-        Task(BASE, OWN, (Lanes(1, 1, SLOW),), requests=700),
+        Task(BASE, OWN, (LaneCurve(1, 1, SLOW),), requests=700),
         **changes,  # type: ignore[arg-type]
     )
 
@@ -122,7 +122,7 @@ def test_the_search_is_within_5_percent_of_every_size_and_interval() -> None:
 
 def test_the_manifest_comes_first_and_other_lanes_are_tried() -> None:
     """Whoever interrupts it has something to compare with."""
-    made = list(explore(task(lanes=(Lanes(1, 1, SLOW), Lanes(2, 1, SLOW)), largest=8)))
+    made = list(explore(task(lanes=(LaneCurve(1, 1, SLOW), LaneCurve(2, 1, SLOW)), largest=8)))
 
     assert OWN == made[0].setting
     assert {1, 2} == {one.setting.lanes for one in made}

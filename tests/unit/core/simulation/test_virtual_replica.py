@@ -5,11 +5,11 @@ from math import inf
 
 from batchedapi_core.batching import Batch, BatchPolicy, Client, Request, Result, Strategy
 from batchedapi_core.simulation.virtual_replica import (
+    BatchRun,
     Death,
     End,
-    Plan,
     Refused,
-    Run,
+    ReplicaPlan,
     VirtualReplica,
 )
 
@@ -19,13 +19,13 @@ POLICY = BatchPolicy(4, 0.0, Strategy.IMMEDIATE)
 class World:
     """A replica of one lane whose batches take a second, and what it told."""
 
-    def __init__(self, *runs: Run, plan: Plan | None = None) -> None:
+    def __init__(self, *runs: BatchRun, plan: ReplicaPlan | None = None) -> None:
         """`runs` are what becomes of the first batches."""
         self.runs = list(runs)
         self.batches: list[list[int]] = []
         self.ends: dict[int, tuple[End, float]] = {}
         self.came_back = self.rows_expired = 0
-        plan = plan or Plan({"m": POLICY}, timeout=10.0, restart=5.0)
+        plan = plan or ReplicaPlan({"m": POLICY}, timeout=10.0, restart=5.0)
         self.replica = VirtualReplica(plan, self, self, random.Random(1))
 
     def ask(self, at: float, rows: int = 1) -> Request:
@@ -39,10 +39,10 @@ class World:
         while self.replica.next_event < inf:
             self.replica.step(self.replica.next_event)
 
-    def run(self, batch: Batch) -> Run:
+    def run(self, batch: Batch) -> BatchRun:
         """See Model."""
         self.batches.append([request.id for request in batch.requests])
-        return self.runs.pop(0) if self.runs else Run(1.0)
+        return self.runs.pop(0) if self.runs else BatchRun(1.0)
 
     def started(self, batch: Batch, now: float) -> None:
         """See Books."""
@@ -93,7 +93,7 @@ def test_a_process_that_ends_is_replaced_once() -> None:
 
 def test_who_dies_of_its_own_row_fails_after_the_second_time() -> None:
     """As in the serving image: a first death is mostly nobody's fault."""
-    world = World(Run(1.0, Death.DIED), Run(1.0, Death.OUT_OF_MEMORY))
+    world = World(BatchRun(1.0, Death.DIED), BatchRun(1.0, Death.OUT_OF_MEMORY))
     asked = world.ask(0.0)
     world.settle()
 
@@ -102,7 +102,7 @@ def test_who_dies_of_its_own_row_fails_after_the_second_time() -> None:
 
 def test_a_failure_of_who_left_is_told_nobody() -> None:
     """Its batch failed as it was the only one in it."""
-    world = World(Run(1.0, Result.FAILED))
+    world = World(BatchRun(1.0, Result.FAILED))
     asked = world.ask(0.0)
     world.replica.cancel(asked)
     world.settle()
@@ -113,8 +113,8 @@ def test_a_failure_of_who_left_is_told_nobody() -> None:
 
 def test_a_refused_row_of_a_request_in_parts_fails_it_when_all_parts_are_there() -> None:
     """The other rows have their answers beside it."""
-    refused = Run(1.0, Result.ITEM_ERROR)
-    world = World(Run(1.0), refused, refused, refused, refused)
+    refused = BatchRun(1.0, Result.ITEM_ERROR)
+    world = World(BatchRun(1.0), refused, refused, refused, refused)
     asked = world.ask(0.0, 5)
     world.settle()
 
@@ -123,7 +123,7 @@ def test_a_refused_row_of_a_request_in_parts_fails_it_when_all_parts_are_there()
 
 def test_of_a_failed_batch_each_request_runs_alone() -> None:
     """Who asked is told nothing of the first try."""
-    world = World(Run(1.0), Run(1.0, Result.FAILED), Run(1.0, Result.FAILED))
+    world = World(BatchRun(1.0), BatchRun(1.0, Result.FAILED), BatchRun(1.0, Result.FAILED))
     first, guilty, innocent = (world.ask(0.1 * n) for n in range(3))
     world.settle()
 
@@ -167,7 +167,7 @@ def test_of_those_with_a_timeout_of_their_own_only_who_is_late_expires() -> None
 
 def test_what_is_over_the_timeout_is_told_at_once() -> None:
     """Queued rows count as expired, running ones do not; a hang gets its process replaced."""
-    world = World(Run(inf))
+    world = World(BatchRun(inf))
     running = world.ask(0.0)
     queued = world.ask(1.0, 3)
     hurried = world.replica.arrive("m", 1, 2.0, timeout=0.5)
@@ -182,7 +182,7 @@ def test_what_is_over_the_timeout_is_told_at_once() -> None:
 
 def test_there_is_a_limit_of_requests_and_of_what_is_expected_to_be_late() -> None:
     """503 and 429."""
-    plan = Plan({"m": BatchPolicy(1, 0.0, Strategy.IMMEDIATE, 1.5)}, max_in_flight=2)
+    plan = ReplicaPlan({"m": BatchPolicy(1, 0.0, Strategy.IMMEDIATE, 1.5)}, max_in_flight=2)
     world = World(plan=plan)
     world.ask(0.0)
     world.settle()
