@@ -14,9 +14,9 @@ from batchedapi_core import contract
 from batchedapi_core.batching import Strategy
 from batchedapi_core.manifest import (
     BatchedAPI,
-    EnvVar,
     ManifestError,
     Predictor,
+    PredictorEnv,
     format_duration,
     with_changes,
 )
@@ -95,8 +95,8 @@ def take_sources(environment: MutableMapping[str, str]) -> None:
         head = contract.source_prefix(index)
         for waiting in [name for name in environment if name.startswith(head)]:
             name, value = waiting.removeprefix(head), environment.pop(waiting)
-            variable = EnvVar.model_construct(name=name, value=value)
-            for rule in EnvVar.rules:
+            variable = PredictorEnv.model_construct(name=name, value=value)
+            for rule in PredictorEnv.rules:
                 if not rule.check(variable):
                     text = f"{source} has {name}, which is refused as in env: {rule.message}"
                     raise LoadError("InitFailed", text)

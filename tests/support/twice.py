@@ -17,6 +17,7 @@ from typing import Any, Final
 from batchedapi_core.batching import Batch, BatchPolicy, Client, Request, Result, SizeUnit
 from batchedapi_core.simulation.virtual_replica import (
     BatchRun,
+    Books,
     Death,
     End,
     Refused,
@@ -140,7 +141,7 @@ class Script:
 # ------------------------------------------------------------ the simulated replica
 
 
-class _Books:
+class _Books(Books):
     def __init__(self) -> None:
         self.seen = Seen()
 
@@ -151,17 +152,11 @@ class _Books:
         assert request.id not in self.seen.ended
         self.seen.ended[request.id] = (how, now)
 
-    def expired(self, rows: int) -> None:
-        """Only counted."""
-
-    def ran(self, batch: Batch, now: float) -> None:
-        """Only counted."""
-
 
 def simulated(plan: ReplicaPlan, script: Script, events: Sequence[Event]) -> Seen:
     """What the simulator says."""
     books = _Books()
-    replica = VirtualReplica(plan, script, books, random.Random(SEED))
+    replica = VirtualReplica(plan, script.run, books, random.Random(SEED))
     clients: dict[int, Client] = {}
     taken: list[Request | None] = []
     for event in events:

@@ -10,7 +10,7 @@ import yaml
 from batchedapi_core import contract
 from batchedapi_core.bottleneck import Kind
 from batchedapi_core.manifest import behaviors_of, parse_api
-from batchedapi_core.scaling.decision import ClampName, Reason
+from batchedapi_core.scaling.decision import Cause, ClampName
 from batchedapi_core.scaling.need import DEFAULT_HEDGE
 from batchedapi_core.scaling.policy import PolicyKind, ScalingPolicy, default_behaviors
 
@@ -30,7 +30,7 @@ def section(heading: str) -> str:
 @pytest.mark.parametrize(
     ("heading", "words"),
     [
-        ("Reasons", [reason.value for reason in Reason]),
+        ("Reasons", [reason.value for reason in Cause]),
         ("Limits", [clamp.value for clamp in ClampName]),
         ("The bottleneck", [kind.value for kind in Kind]),
     ],

@@ -82,7 +82,7 @@ _UserId = Annotated[
 ]
 
 
-class VolumeProjection(kubernetes.VolumeProjection):
+class PodVolumeProjection(kubernetes.VolumeProjection):
     """One of the things that a projected volume puts together."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
@@ -92,16 +92,16 @@ class VolumeProjection(kubernetes.VolumeProjection):
     )
 
 
-class ProjectedVolumeSource(kubernetes.ProjectedVolumeSource):
+class PodProjectedVolume(kubernetes.ProjectedVolumeSource):
     """ConfigMaps, Secrets and tokens of the pod's service account in one folder."""
 
-    sources: list[VolumeProjection] = Field(max_length=16)  # type: ignore[assignment]  # frozen
+    sources: list[PodVolumeProjection] = Field(max_length=16)  # type: ignore[assignment]  # frozen
 
 
-class Volume(kubernetes.Volume):
+class PodVolume(kubernetes.Volume):
     """A volume of the pod."""
 
-    projected: ProjectedVolumeSource | None = None
+    projected: PodProjectedVolume | None = None
     name: Annotated[
         str,
         StringConstraints(
@@ -121,7 +121,7 @@ class Volume(kubernetes.Volume):
     )
 
 
-class VolumeMount(kubernetes.VolumeMount):
+class PodVolumeMount(kubernetes.VolumeMount):
     """Where a volume is seen in the serving container."""
 
     mount_path: Annotated[
@@ -225,13 +225,13 @@ class Pod(ManifestModel):
         None,
         description="Size of /dev/shm, which counts as memory. Absent: the runtime's 64Mi.",
     )
-    volumes: Annotated[list[Volume], AfterValidator(each_key_once("name"))] = Field(
+    volumes: Annotated[list[PodVolume], AfterValidator(each_key_once("name"))] = Field(
         default_factory=list,
         max_length=32,
         description=f"Volumes of one of {', '.join(_SOURCES)}.",
         json_schema_extra=map_list("name"),
     )
-    volume_mounts: Annotated[list[VolumeMount], AfterValidator(each_key_once("mount_path"))] = (
+    volume_mounts: Annotated[list[PodVolumeMount], AfterValidator(each_key_once("mount_path"))] = (
         Field(
             default_factory=list,
             max_length=32,

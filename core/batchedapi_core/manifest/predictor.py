@@ -82,7 +82,7 @@ class Source(ManifestModel):
     )
 
 
-class EnvVarSource(kubernetes.EnvVarSource):
+class PredictorEnvSource(kubernetes.EnvVarSource):
     """Where the value of a variable comes from."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
@@ -93,7 +93,7 @@ class EnvVarSource(kubernetes.EnvVarSource):
     )
 
 
-class EnvFromSource(kubernetes.EnvFromSource):
+class PredictorEnvFrom(kubernetes.EnvFromSource):
     """A ConfigMap or Secret whose keys are environment variables."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
@@ -101,7 +101,7 @@ class EnvFromSource(kubernetes.EnvFromSource):
     )
 
 
-class EnvVar(kubernetes.EnvVar):
+class PredictorEnv(kubernetes.EnvVar):
     """One environment variable of the model processes."""
 
     name: Annotated[
@@ -115,7 +115,7 @@ class EnvVar(kubernetes.EnvVar):
         ),
     ]
     value: Annotated[str, StringConstraints(max_length=32768)] = ""
-    value_from: EnvVarSource | None = None
+    value_from: PredictorEnvSource | None = None
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -156,7 +156,7 @@ class EnvVar(kubernetes.EnvVar):
     )
 
 
-Named = TypeVar("Named", "EnvVar", "Method")
+Named = TypeVar("Named", "PredictorEnv", "MethodSpec")
 
 
 def _unique_names(members: list[Named]) -> list[Named]:
@@ -226,7 +226,7 @@ class WarmUpSpec(ManifestModel):
     )
 
 
-class Method(ManifestModel):
+class MethodSpec(ManifestModel):
     """One method of the class. What is absent is what its decorator says."""
 
     name: Annotated[
@@ -310,7 +310,7 @@ class Predictor(ManifestModel):
         description="Handed to the predictor's constructor as it is.",
         json_schema_extra={"x-kubernetes-preserve-unknown-fields": True},
     )
-    env: Annotated[list[EnvVar], AfterValidator(_unique_names)] = Field(
+    env: Annotated[list[PredictorEnv], AfterValidator(_unique_names)] = Field(
         default_factory=list,
         max_length=128,
         description="Environment variables of the model processes; not those that the replica"
@@ -318,7 +318,7 @@ class Predictor(ManifestModel):
         " a new revision.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
     )
-    env_from: list[EnvFromSource] = Field(
+    env_from: list[PredictorEnvFrom] = Field(
         default_factory=list,
         max_length=32,
         description="ConfigMaps and Secrets in the same namespace whose keys are variables; of"
@@ -331,7 +331,7 @@ class Predictor(ManifestModel):
     image_pull_policy: ImagePullPolicy = Field(
         ImagePullPolicy.IF_NOT_PRESENT, description="When the kubelet asks the registry."
     )
-    methods: Annotated[list[Method], AfterValidator(_unique_names)] = Field(
+    methods: Annotated[list[MethodSpec], AfterValidator(_unique_names)] = Field(
         default_factory=list,
         max_length=contract.MAX_METHODS,
         description="What the manifest says of single methods; it beats their decorators.",

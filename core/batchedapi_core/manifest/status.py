@@ -41,7 +41,7 @@ class ConditionType(enum.StrEnum):
     STALLED = "Stalled"
 
 
-class Condition(ManifestModel):
+class StatusCondition(ManifestModel):
     """A `metav1.Condition`."""
 
     type: Text
@@ -171,7 +171,7 @@ class BatchedAPIStatus(ManifestModel):
     batching: BatchingStatus | None = None
     recommendation: RecommendationStatus | None = None
     autoscaling: AutoscalingStatus | None = None
-    conditions: list[Condition] = Field(
+    conditions: list[StatusCondition] = Field(
         default_factory=list,
         max_length=32,
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},

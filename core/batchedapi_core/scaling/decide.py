@@ -4,10 +4,10 @@ from dataclasses import fields, replace
 
 from batchedapi_core.contract import percent
 from batchedapi_core.scaling.decision import (
+    Cause,
     Clamp,
     ClampName,
     Evidence,
-    Reason,
     ScalingDecision,
     Terms,
 )
@@ -199,7 +199,7 @@ def conclude(policy: ScalingPolicy, evidence: Evidence) -> ScalingDecision:
     if policy.paused:
         # What would be done stays in the record; not even the bounds move a paused API.
         paused = Clamp(ClampName.PAUSED, desired, evidence.current, "spec.paused is true")
-        desired, reason, clamps = evidence.current, Reason.PAUSED, (*clamps, paused)
+        desired, reason, clamps = evidence.current, Cause.PAUSED, (*clamps, paused)
     return ScalingDecision(
         desired=desired,
         reason=reason,
@@ -250,38 +250,38 @@ def _limited(
     return wanted, tuple(clamps)
 
 
-def _reason(evidence: Evidence, need: Need, desired: int, clamps: tuple[Clamp, ...]) -> Reason:
+def _reason(evidence: Evidence, need: Need, desired: int, clamps: tuple[Clamp, ...]) -> Cause:
     """The one thing a user should know first; the clamps have the rest."""
     if desired < evidence.current:
-        return Reason.SCALE_DOWN
+        return Cause.SCALE_DOWN
     reason = _REASONS[clamps[-1].name] if clamps else need.reason
     passing = (
-        Reason.PARTIAL_METRICS,
-        Reason.SCALE_DOWN_STABILIZING,
-        Reason.SCALE_UP_STABILIZING,
-        Reason.BURSTS,
-        Reason.SURGE_LIMITED,
+        Cause.PARTIAL_METRICS,
+        Cause.SCALE_DOWN_STABILIZING,
+        Cause.SCALE_UP_STABILIZING,
+        Cause.BURSTS,
+        Cause.SURGE_LIMITED,
     )
     if not need.feasible and reason not in passing:
-        return Reason.LATENCY_TARGET_INFEASIBLE
+        return Cause.LATENCY_TARGET_INFEASIBLE
     return reason
 
 
 _REASONS = {
-    ClampName.WITHIN_TOLERANCE: Reason.WITHIN_TOLERANCE,
-    ClampName.MIN_REPLICAS: Reason.MIN_REPLICAS,
-    ClampName.MAX_REPLICAS: Reason.MAX_REPLICAS,
-    ClampName.SURGE_LIMITED: Reason.SURGE_LIMITED,
-    ClampName.PARTIAL_METRICS: Reason.PARTIAL_METRICS,
-    ClampName.SCALE_DOWN_STABILIZING: Reason.SCALE_DOWN_STABILIZING,
-    ClampName.SCALE_UP_STABILIZING: Reason.SCALE_UP_STABILIZING,
-    ClampName.BURSTS: Reason.BURSTS,
-    ClampName.SCALE_DOWN_RATE: Reason.SCALE_DOWN_STABILIZING,
-    ClampName.IDLE: Reason.IDLE,
-    ClampName.FIRST_REPLICA: Reason.FIRST_REPLICA,
-    ClampName.NO_READY_PODS: Reason.NO_READY_PODS,
-    ClampName.NO_METRICS: Reason.NO_METRICS,
-    ClampName.MODEL_UNKNOWN: Reason.MODEL_UNKNOWN,
+    ClampName.WITHIN_TOLERANCE: Cause.WITHIN_TOLERANCE,
+    ClampName.MIN_REPLICAS: Cause.MIN_REPLICAS,
+    ClampName.MAX_REPLICAS: Cause.MAX_REPLICAS,
+    ClampName.SURGE_LIMITED: Cause.SURGE_LIMITED,
+    ClampName.PARTIAL_METRICS: Cause.PARTIAL_METRICS,
+    ClampName.SCALE_DOWN_STABILIZING: Cause.SCALE_DOWN_STABILIZING,
+    ClampName.SCALE_UP_STABILIZING: Cause.SCALE_UP_STABILIZING,
+    ClampName.BURSTS: Cause.BURSTS,
+    ClampName.SCALE_DOWN_RATE: Cause.SCALE_DOWN_STABILIZING,
+    ClampName.IDLE: Cause.IDLE,
+    ClampName.FIRST_REPLICA: Cause.FIRST_REPLICA,
+    ClampName.NO_READY_PODS: Cause.NO_READY_PODS,
+    ClampName.NO_METRICS: Cause.NO_METRICS,
+    ClampName.MODEL_UNKNOWN: Cause.MODEL_UNKNOWN,
 }
 
 

@@ -8,7 +8,7 @@ from batchedapi_core.scaling.forecast import Recurrence
 from batchedapi_core.service_model import ServiceTime
 
 
-class Reason(StrEnum):
+class Cause(StrEnum):
     """Why there are as many replicas as there are; part of the API's status."""
 
     DEMAND = "Demand"
@@ -38,28 +38,28 @@ class Reason(StrEnum):
     def is_hold(self) -> bool:
         """Whether nothing moves for want of knowledge."""
         match self:
-            case Reason.NO_METRICS | Reason.NO_READY_PODS | Reason.MODEL_UNKNOWN:
+            case Cause.NO_METRICS | Cause.NO_READY_PODS | Cause.MODEL_UNKNOWN:
                 return True
             case (
-                Reason.DEMAND
-                | Reason.TREND
-                | Reason.OVERLOAD
-                | Reason.BACKLOG
-                | Reason.MARGIN
-                | Reason.HOT_REPLICA
-                | Reason.WITHIN_TOLERANCE
-                | Reason.SCALE_DOWN
-                | Reason.SCALE_DOWN_STABILIZING
-                | Reason.SCALE_UP_STABILIZING
-                | Reason.BURSTS
-                | Reason.SURGE_LIMITED
-                | Reason.MIN_REPLICAS
-                | Reason.MAX_REPLICAS
-                | Reason.IDLE
-                | Reason.FIRST_REPLICA
-                | Reason.PAUSED
-                | Reason.PARTIAL_METRICS
-                | Reason.LATENCY_TARGET_INFEASIBLE
+                Cause.DEMAND
+                | Cause.TREND
+                | Cause.OVERLOAD
+                | Cause.BACKLOG
+                | Cause.MARGIN
+                | Cause.HOT_REPLICA
+                | Cause.WITHIN_TOLERANCE
+                | Cause.SCALE_DOWN
+                | Cause.SCALE_DOWN_STABILIZING
+                | Cause.SCALE_UP_STABILIZING
+                | Cause.BURSTS
+                | Cause.SURGE_LIMITED
+                | Cause.MIN_REPLICAS
+                | Cause.MAX_REPLICAS
+                | Cause.IDLE
+                | Cause.FIRST_REPLICA
+                | Cause.PAUSED
+                | Cause.PARTIAL_METRICS
+                | Cause.LATENCY_TARGET_INFEASIBLE
             ):
                 return False
             case _:
@@ -172,7 +172,7 @@ class ScalingDecision:
     """How many replicas, and why."""
 
     desired: int
-    reason: Reason
+    reason: Cause
     terms: Terms
     clamps: tuple[Clamp, ...]  # that bound, in order applied
     bound: str  # name of the last of them, or ""

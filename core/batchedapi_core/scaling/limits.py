@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from batchedapi_core.contract import percent
-from batchedapi_core.scaling.decision import Clamp, ClampName, Evidence, Reason
+from batchedapi_core.scaling.decision import Cause, Clamp, ClampName, Evidence
 from batchedapi_core.scaling.forecast import IDLE_LOAD, kept_for
 from batchedapi_core.scaling.need import Need, idle
 from batchedapi_core.scaling.numbers import whole
@@ -17,7 +17,7 @@ def within_tolerance(
 ) -> Clamp | None:
     """No replica comes or goes for a need a few percent off what there is."""
     current, above, below = evidence.current, policy.up.tolerance, policy.down.tolerance
-    if wanted > current and need.reason is not Reason.OVERLOAD:
+    if wanted > current and need.reason is not Cause.OVERLOAD:
         tolerance, within = above, need.need <= current * (1.0 + above)
     elif wanted < current:
         tolerance, within = below, below > 0.0 and need.need >= current * (1.0 - below)

@@ -11,7 +11,7 @@ hedge while demand is well above what the ready replicas serve; `hedge_of` says 
 from dataclasses import dataclass
 from typing import Final, assert_never
 
-from batchedapi_core.scaling.decision import Evidence, Reason
+from batchedapi_core.scaling.decision import Cause, Evidence
 from batchedapi_core.scaling.forecast import forecast
 from batchedapi_core.scaling.numbers import whole
 from batchedapi_core.scaling.policy import PolicyKind, ScalingPolicy, Select
@@ -152,7 +152,7 @@ class Need:
     need: float
     raw: int
     lasting: float  # replicas, a fraction, without boost and forecast
-    reason: Reason
+    reason: Cause
 
 
 def needed(policy: ScalingPolicy, evidence: Evidence) -> Need:
@@ -184,7 +184,7 @@ def needed(policy: ScalingPolicy, evidence: Evidence) -> Need:
                 need=need,
                 raw=whole(need),
                 lasting=need,
-                reason=Reason.DEMAND,
+                reason=Cause.DEMAND,
             )
         case _:
             assert_never(policy.kind)
@@ -205,13 +205,13 @@ def _capacity_need(policy: ScalingPolicy, evidence: Evidence, replica: Capacity)
     boost = hedge.factor if _late(policy, evidence, base=base, capacity=capacity) else 1.0
     raw = whole(boost * need)
     without = {  # each term and those above it
-        Reason.OVERLOAD if boost > 1.0 else Reason.TREND: lasting,
-        Reason.BACKLOG: likely,
-        Reason.MARGIN: plain,
-        Reason.HOT_REPLICA: plain / evidence.imbalance,
+        Cause.OVERLOAD if boost > 1.0 else Cause.TREND: lasting,
+        Cause.BACKLOG: likely,
+        Cause.MARGIN: plain,
+        Cause.HOT_REPLICA: plain / evidence.imbalance,
     }
     # the last term without which it would be fewer replicas
-    reason = next((term for term, few in without.items() if raw > whole(few)), Reason.DEMAND)
+    reason = next((term for term, few in without.items() if raw > whole(few)), Cause.DEMAND)
     return Need(
         base=base,
         forecast=rising,

@@ -17,7 +17,7 @@ from batchedapi_core.scaling.observe import in_rows
 from batchedapi_core.scaling.policy import SECONDS_BETWEEN_LOOKS, ScalingPolicy
 from batchedapi_core.scaling.samples import Observation, PodSample, Unready
 from batchedapi_core.scaling.state import ScalingState
-from batchedapi_core.simulation.fleet import Fleet, SimulatedPod, simulate
+from batchedapi_core.simulation.fleet import SimulatedFleet, SimulatedPod, simulate
 from batchedapi_core.simulation.replica import Service
 from batchedapi_core.simulation.trace import PoissonTrace, RecordedTrace, Trace
 
@@ -34,7 +34,7 @@ class CapacityController:
         self._state = ScalingState.empty()
         self.decision: ScalingDecision | None = None
 
-    def desired(self, fleet: Fleet) -> int | None:
+    def __call__(self, fleet: SimulatedFleet) -> int | None:
         """See Controller."""
         if fleet.now % self._every:
             return None

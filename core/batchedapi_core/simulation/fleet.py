@@ -8,7 +8,7 @@ ReplicaSet removes them; what they hold they still answer.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -164,7 +164,7 @@ class SimulatedPod:
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class SimulatedFleet:
     """All live replicas at one moment."""
 
     now: float  # seconds
@@ -174,11 +174,9 @@ class Fleet:
     rate: float  # the true rows/s of the trace: no metric shows it, only bounds are given it
 
 
-class Controller(Protocol):
-    """Decides replicas; asked once a simulated second."""
-
-    def desired(self, fleet: Fleet) -> int | None:
-        """Replicas to have from now on, clamped by the fleet's limits; None: as many as now."""
+Controller = Callable[[SimulatedFleet], int | None]
+"""Decides replicas, once a simulated second: how many to have from now on, clamped by the fleet's
+limits; None: as many as now."""
 
 
 # The fleet itself.
@@ -373,10 +371,10 @@ def simulate(
         )
         if controller is None:
             continue
-        fleet = Fleet(
+        fleet = SimulatedFleet(
             now, _pods(live, now, service.lanes), min_replicas, max_replicas, trace.rate(now)
         )
-        desired = controller.desired(fleet)
+        desired = controller(fleet)
         if desired is not None:
             desired = max(min_replicas, min(max_replicas, desired))
             here = sum(member.ready_at <= now for member in live)

@@ -11,7 +11,13 @@ import numpy as np
 from batchedapi_core import contract
 from batchedapi_core.batching import Batch, BatchPolicy, QueueOrder, Request, SizeUnit, Strategy
 from batchedapi_core.service_model import ServiceTime
-from batchedapi_core.simulation.virtual_replica import BatchRun, End, ReplicaPlan, VirtualReplica
+from batchedapi_core.simulation.virtual_replica import (
+    BatchRun,
+    Books,
+    End,
+    ReplicaPlan,
+    VirtualReplica,
+)
 
 QUEUED_TARGETS: Final = 4.0
 """Latency targets' worth of work that a queue holds, where nothing else bounds it."""
@@ -194,7 +200,7 @@ class Durations:
 _METHOD: Final = "predict"
 
 
-class SimulatedReplica:
+class SimulatedReplica(Books):
     """A `VirtualReplica` of one method, with its books.
 
     Its clients are strangers: nobody is known to come back after an answer.
@@ -226,7 +232,7 @@ class SimulatedReplica:
             restart=RESTART,
         )
         which_lane = random.Random(0)  # noqa: S311 - no cryptography, and all are alike
-        self._replica = VirtualReplica(plan, self, self, which_lane, ready_at)
+        self._replica = VirtualReplica(plan, self._run, self, which_lane, ready_at)
         if service.max_latency is not None:  # as a model process that is to meet one times its own
             for size in contract.batch_size_buckets(service.max_batch_size):
                 self._replica.scheduler.methods[_METHOD].batcher.warmed_up(
@@ -282,10 +288,9 @@ class SimulatedReplica:
         self.answers.refused += 1
         self.counters.answered += 1
 
-    # ------------------------------------------------------------ Model and Books
+    # ------------------------------------------------------------ the model and the books
 
-    def run(self, batch: Batch) -> BatchRun:
-        """See Model."""
+    def _run(self, batch: Batch) -> BatchRun:
         return BatchRun(self._durations.next(batch.rows, batch.size, batch.started))
 
     def started(self, batch: Batch, now: float) -> None:

@@ -17,7 +17,7 @@ from batchedapi_core.manifest import (
     parse_duration,
 )
 from batchedapi_core.placement import SpecAdvice
-from batchedapi_core.scaling.decision import ClampName, Reason, ScalingDecision
+from batchedapi_core.scaling.decision import Cause, ClampName, ScalingDecision
 from batchedapi_core.scaling.observe import LoadWindow
 from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_core.scaling.recommendation import Batching, BatchingRecommendation
@@ -390,7 +390,7 @@ def _active(decided: Decided, unwritten: str) -> Condition:
         return told(kind, "False", "WriteFailed", unwritten)
     if not decision.is_hold:
         return told(kind, "True", "Active")
-    why = "ModelUnknown" if decision.reason is Reason.MODEL_UNKNOWN else "MetricsMissing"
+    why = "ModelUnknown" if decision.reason is Cause.MODEL_UNKNOWN else "MetricsMissing"
     return told(kind, "False", why, decided.sentence())
 
 

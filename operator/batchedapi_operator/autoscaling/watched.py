@@ -11,7 +11,7 @@ from batchedapi_core import contract
 from batchedapi_core.bottleneck import Told, Verdict
 from batchedapi_core.manifest import BatchedAPI, ConditionType
 from batchedapi_core.placement import AdviceReason
-from batchedapi_core.scaling.decision import ClampName, Reason, ScalingDecision
+from batchedapi_core.scaling.decision import Cause, ClampName, ScalingDecision
 from batchedapi_core.scaling.forecast import Points
 from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_core.scaling.state import ScalingState
@@ -65,7 +65,7 @@ class Watched:
         """What an earlier operator learned; checked by core, since anybody may edit a status."""
         saved = (status.get("autoscaling") or {}).get("learned")
         last = (status.get("autoscaling") or {}).get("lastDecision") or {}
-        missing = last.get("reason") == Reason.NO_METRICS and any(
+        missing = last.get("reason") == Cause.NO_METRICS and any(
             one["type"] == ConditionType.AUTOSCALING_ACTIVE and one["reason"] == "MetricsMissing"
             for one in status.get("conditions") or ()
         )

@@ -24,7 +24,7 @@ from batchedapi_core import contract
 from batchedapi_core.manifest import (
     AUTO,
     CPU_COUNT,
-    Method,
+    MethodSpec,
     Networking,
     ServerSideBatching,
     UnitError,
@@ -305,7 +305,7 @@ def _batching(written: ServerSideBatching) -> BatchingSettings:
     )
 
 
-def _method(method: Method, common: ServerSideBatching) -> MethodSettings:
+def _method(method: MethodSpec, common: ServerSideBatching) -> MethodSettings:
     own, dim = method.server_side_batching, method.batch_dim
     output_dim = dim if method.output_batch_dim is None else method.output_batch_dim
     return MethodSettings(

@@ -9,7 +9,7 @@ import math
 from typing import Final
 
 from autoscaling.trailing import Trailing, due, in_flight
-from batchedapi_core.simulation import Fleet
+from batchedapi_core.simulation import SimulatedFleet
 
 TICK: Final = 10
 WINDOW: Final = 60.0
@@ -33,7 +33,7 @@ class Cortex:
         self._recommended = Trailing(DOWN_STABILIZATION + 1)  # that of 300 s ago counts too
         self._started: float | None = None
 
-    def desired(self, fleet: Fleet) -> int | None:
+    def __call__(self, fleet: SimulatedFleet) -> int | None:
         """Replicas every 10 s."""
         self._started = fleet.now if self._started is None else self._started
         self._in_flight.add(fleet.now, in_flight(fleet))

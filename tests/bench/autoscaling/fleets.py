@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
-from batchedapi_core.simulation import Controller, Fleet, SimulatedPod
+from batchedapi_core.simulation import Controller, SimulatedFleet, SimulatedPod
 
 
 def pod(
@@ -45,12 +45,12 @@ def pod(
     )
 
 
-def fleet(now: float, pods: Iterable[SimulatedPod], *, rate: float = 0.0) -> Fleet:
+def fleet(now: float, pods: Iterable[SimulatedPod], *, rate: float = 0.0) -> SimulatedFleet:
     """A fleet of 1 to 40 replicas."""
-    return Fleet(now, tuple(pods), 1, 40, rate)
+    return SimulatedFleet(now, tuple(pods), 1, 40, rate)
 
 
-def with_in_flight(now: float, total: float, replicas: int) -> Fleet:
+def with_in_flight(now: float, total: float, replicas: int) -> SimulatedFleet:
     """So many requests in flight, on replicas that were always there."""
     return fleet(now, (pod(f"pod-{n}", now, in_flight=total / replicas) for n in range(replicas)))
 
@@ -60,7 +60,7 @@ def answers(
 ) -> dict[int, int]:
     """Its answers second by second, while nobody changes the replicas."""
     found = {
-        now: controller.desired(with_in_flight(float(now), in_flight(now), replicas))
+        now: controller(with_in_flight(float(now), in_flight(now), replicas))
         for now in range(1, until + 1)
     }
     return {now: desired for now, desired in found.items() if desired is not None}

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from autoscaling.trailing import Trailing, due, in_flight
-from batchedapi_core.simulation import Fleet, SimulatedPod
+from batchedapi_core.simulation import SimulatedFleet, SimulatedPod
 
 SYNC: Final = 15
 """Seconds between decisions: --horizontal-pod-autoscaler-sync-period."""
@@ -35,10 +35,10 @@ PodValue = Callable[[float, SimulatedPod, SimulatedPod], float]
 class Metric(Protocol):
     """The replicas that the HPA asks for, before its own limits."""
 
-    def observe(self, fleet: Fleet) -> None:
+    def observe(self, fleet: SimulatedFleet) -> None:
         """Called once a second."""
 
-    def replicas(self, fleet: Fleet) -> int | None:
+    def replicas(self, fleet: SimulatedFleet) -> int | None:
         """Called when a decision is due; None: there is no metric, leave the replicas."""
 
 
@@ -49,7 +49,7 @@ class HorizontalPodAutoscaler:
         self._metric = metric
         self._recommended = Trailing(DOWN_STABILIZATION + 1)  # that of 300 s ago counts too
 
-    def desired(self, fleet: Fleet) -> int | None:
+    def __call__(self, fleet: SimulatedFleet) -> int | None:
         """`reconcileAutoscaler`: the metric's replicas, stabilized, then limited."""
         self._metric.observe(fleet)
         if not due(fleet.now, SYNC):
@@ -72,7 +72,7 @@ class MeanOfPods:
         self._value = value
         self._seen: dict[str, deque[tuple[float, SimulatedPod]]] = {}
 
-    def observe(self, fleet: Fleet) -> None:
+    def observe(self, fleet: SimulatedFleet) -> None:
         """Keep the counters of the ready pods for one metric window."""
         self._seen = {
             pod.name: self._seen.get(pod.name, deque()) for pod in fleet.pods if pod.ready
@@ -84,7 +84,7 @@ class MeanOfPods:
                 while looks[0][0] < fleet.now - METRIC_WINDOW:
                     looks.popleft()
 
-    def replicas(self, fleet: Fleet) -> int | None:
+    def replicas(self, fleet: SimulatedFleet) -> int | None:
         """`calcPlainMetricReplicas`: on the way up an unready pod counts as idle, else not."""
         current = len(fleet.pods)
         values = [value for pod in fleet.pods if (value := self._of(pod, fleet.now)) is not None]
@@ -116,16 +116,16 @@ class TotalOverPods:
         total: The fleet's total at one moment; the metric is its mean over 30 s.
     """
 
-    def __init__(self, target: float, total: Callable[[Fleet], float]) -> None:
+    def __init__(self, target: float, total: Callable[[SimulatedFleet], float]) -> None:
         self._target = target
         self._total = total
         self._seen = Trailing(METRIC_WINDOW)
 
-    def observe(self, fleet: Fleet) -> None:
+    def observe(self, fleet: SimulatedFleet) -> None:
         """Keep the total for one metric window."""
         self._seen.add(fleet.now, self._total(fleet))
 
-    def replicas(self, fleet: Fleet) -> int | None:
+    def replicas(self, fleet: SimulatedFleet) -> int | None:
         """`GetExternalPerPodMetricReplicas`."""
         return _per_pod(self._seen.mean(), self._target, len(fleet.pods))
 
@@ -139,7 +139,7 @@ class ArrivalsOverPods:
         self._received: dict[str, float] = {}
         self._seen = Trailing(METRIC_WINDOW)
 
-    def observe(self, fleet: Fleet) -> None:
+    def observe(self, fleet: SimulatedFleet) -> None:
         """Add what each pod received since the last look, as `rate()` does for each series."""
         self._arrived += sum(
             max(0.0, pod.received - self._received.get(pod.name, 0.0)) for pod in fleet.pods
@@ -147,7 +147,7 @@ class ArrivalsOverPods:
         self._received = {pod.name: pod.received for pod in fleet.pods}
         self._seen.add(fleet.now, self._arrived)
 
-    def replicas(self, fleet: Fleet) -> int | None:
+    def replicas(self, fleet: SimulatedFleet) -> int | None:
         """`GetExternalPerPodMetricReplicas`."""
         rate = self._seen.slope()
         return None if rate is None else _per_pod(rate, self._target, len(fleet.pods))

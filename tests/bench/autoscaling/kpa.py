@@ -8,7 +8,7 @@ import math
 from typing import Final
 
 from autoscaling.trailing import Trailing, due, in_flight
-from batchedapi_core.simulation import Fleet
+from batchedapi_core.simulation import SimulatedFleet
 
 TICK: Final = 2
 STABLE_WINDOW: Final = 60.0
@@ -34,7 +34,7 @@ class KnativePodAutoscaler:
         self._most_in_panic = 0
         self._started = False
 
-    def desired(self, fleet: Fleet) -> int | None:
+    def __call__(self, fleet: SimulatedFleet) -> int | None:
         """Replicas every 2 s."""
         ready = sum(pod.ready for pod in fleet.pods)
         if not self._started:

@@ -4,7 +4,7 @@ import math
 from typing import Final
 
 from autoscaling.trailing import Trailing, due
-from batchedapi_core.simulation import Fleet
+from batchedapi_core.simulation import SimulatedFleet
 
 PERIOD: Final = 5
 HOLD: Final = 180.0
@@ -24,7 +24,7 @@ class PerfectReactive:
         self._capacity = capacity
         self._wished = Trailing(HOLD)
 
-    def desired(self, fleet: Fleet) -> int | None:
+    def __call__(self, fleet: SimulatedFleet) -> int | None:
         """Replicas every 5 s."""
         if not due(fleet.now, PERIOD):
             return None

@@ -9,7 +9,7 @@ import math
 from typing import Final
 
 from autoscaling.trailing import Trailing, in_flight
-from batchedapi_core.simulation import Fleet
+from batchedapi_core.simulation import SimulatedFleet
 
 LOOK_BACK: Final = 30.0
 UP_DELAY: Final = 30
@@ -30,7 +30,7 @@ class RayServe:
         self._ongoing = Trailing(LOOK_BACK)
         self._in_a_row = 0  # wishes for more, negative: for fewer
 
-    def desired(self, fleet: Fleet) -> int | None:
+    def __call__(self, fleet: SimulatedFleet) -> int | None:
         """Replicas, or None until the wish is old enough; asked every second."""
         self._ongoing.add(fleet.now, in_flight(fleet))
         current = len(fleet.pods)

@@ -11,9 +11,7 @@ def test_the_perfect_one_follows_the_true_rate_up_at_once_and_down_after_180_sec
     """It reacts to what is, told without delay, and holds as long as ours."""
     controller = PerfectReactive(capacity=10.0)
     found = {
-        now: controller.desired(
-            fleet(float(now), [pod("a", float(now))], rate=45.0 if now <= 20 else 10.0)
-        )
+        now: controller(fleet(float(now), [pod("a", float(now))], rate=45.0 if now <= 20 else 10.0))
         for now in range(1, 211)
     }
 

@@ -6,19 +6,19 @@ import pytest
 
 from autoscaling import hpa
 from autoscaling.fleets import answers, fleet, pod
-from batchedapi_core.simulation import Fleet, SimulatedPod
+from batchedapi_core.simulation import SimulatedFleet, SimulatedPod
 
 
-def busy_fleet(now: float, busy: float, *, ready: int, starting: int = 0) -> Fleet:
+def busy_fleet(now: float, busy: float, *, ready: int, starting: int = 0) -> SimulatedFleet:
     """Pods equally busy since long ago, and pods that are not ready yet."""
     here = [pod(f"pod-{n}", now, ready_at=-100.0, busy=busy) for n in range(ready)]
     coming = [pod(f"new-{n}", now, ready_at=now + 10.0) for n in range(starting)]
     return fleet(now, here + coming)
 
 
-def answer_to(controller: hpa.HorizontalPodAutoscaler, *fleets: Fleet) -> int | None:
+def answer_to(controller: hpa.HorizontalPodAutoscaler, *fleets: SimulatedFleet) -> int | None:
     """Its answer to the last of the fleets."""
-    return [controller.desired(each) for each in fleets][-1]
+    return [controller(each) for each in fleets][-1]
 
 
 def wished_after_a_minute(busy: float, *, ready: int, starting: int) -> int | None:

@@ -16,13 +16,11 @@ def test_one_second_of_another_wish_makes_it_count_anew() -> None:
     """Only the same wish without a break counts."""
     controller = RayServe(2.0)
     for now in range(1, 31):
-        controller.desired(with_in_flight(float(now), 8.0, 2))
-    controller.desired(with_in_flight(31.0, 8.0, 4))  # as many as wished for
+        controller(with_in_flight(float(now), 8.0, 2))
+    controller(with_in_flight(31.0, 8.0, 4))  # as many as wished for
 
-    assert all(
-        controller.desired(with_in_flight(float(now), 8.0, 2)) is None for now in range(32, 62)
-    )
-    assert 4 == controller.desired(with_in_flight(62.0, 8.0, 2))
+    assert all(controller(with_in_flight(float(now), 8.0, 2)) is None for now in range(32, 62))
+    assert 4 == controller(with_in_flight(62.0, 8.0, 2))
 
 
 def test_it_goes_down_after_600_seconds_of_the_same_wish() -> None:

@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from batchedapi_core.simulation import Fleet
+from batchedapi_core.simulation import SimulatedFleet
 
 
 def due(now: float, period: int) -> bool:
@@ -10,7 +10,7 @@ def due(now: float, period: int) -> bool:
     return round(now) % period == 0
 
 
-def in_flight(fleet: Fleet) -> float:
+def in_flight(fleet: SimulatedFleet) -> float:
     """Requests queued or running in all live replicas."""
     return sum(pod.in_flight for pod in fleet.pods)
 

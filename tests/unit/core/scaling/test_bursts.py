@@ -7,7 +7,7 @@ from tests.unit.core.scaling.evidence import POLICY, evidence_of, worth
 from tests.unit.core.scaling.test_stories import ONE_REPLICA, World
 
 from batchedapi_core.scaling.decide import conclude
-from batchedapi_core.scaling.decision import Reason
+from batchedapi_core.scaling.decision import Cause
 from batchedapi_core.scaling.forecast import (
     IDLE_SECONDS,
     Burst,
@@ -133,7 +133,7 @@ def test_dips_of_one_load_are_no_pattern() -> None:
     counts = world.run(0, 180)
 
     assert 1 == len(world.state.bursts)
-    assert Reason.BURSTS not in {decision.reason for decision in world.decisions}
+    assert Cause.BURSTS not in {decision.reason for decision in world.decisions}
     assert 1 == counts[-1]
 
 
@@ -150,7 +150,7 @@ def test_bursts_of_an_api_that_falls_idle_are_given_up_and_why_says_when() -> No
     last = world.decisions[-1]
     told = last.clamps[-1].detail
 
-    assert (Reason.BURSTS, 3) == (last.reason, last.desired)
+    assert (Cause.BURSTS, 3) == (last.reason, last.desired)
     assert "; given up in " in told
     left = int(told.partition("given up in ")[2].partition(" s")[0])
     assert {3} == set(world.run(0, left - 2))

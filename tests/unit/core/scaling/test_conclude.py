@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.unit.core.scaling.evidence import FULL, POLICY, evidence_of, worth
 
 from batchedapi_core.scaling.decide import conclude
-from batchedapi_core.scaling.decision import Clamp, ClampName, Evidence, Reason
+from batchedapi_core.scaling.decision import Cause, Clamp, ClampName, Evidence
 from batchedapi_core.scaling.forecast import Recurrence
 from batchedapi_core.scaling.policy import CAPACITY_DOWN, CAPACITY_UP, StepKind, StepPolicy
 from batchedapi_core.scaling.record import essence, explain, record, replay, taken_again
@@ -21,52 +21,52 @@ from batchedapi_core.service_model import ServiceTime
 @pytest.mark.parametrize(
     ("evidence", "desired", "reason", "bound"),
     [
-        (evidence_of(worth(3.0)), 3, Reason.DEMAND, ""),
-        (evidence_of(worth(2.4), current=2, ready=2, held=3), 3, Reason.DEMAND, ""),
-        (evidence_of(worth(2.9), ready=2, held=3), 9, Reason.OVERLOAD, ""),
-        (evidence_of(worth(3.1)), 3, Reason.WITHIN_TOLERANCE, "WithinTolerance"),
-        (evidence_of(worth(3.2)), 4, Reason.DEMAND, ""),
-        (evidence_of(worth(11.0), ready=9, current=9), 10, Reason.MAX_REPLICAS, "MaxReplicas"),
-        (evidence_of(worth(7.0), ready=1, current=0), 4, Reason.SURGE_LIMITED, "SurgeLimited"),
-        (evidence_of(worth(1.0)), 2, Reason.SCALE_DOWN, "ScaleDownRate"),
-        (evidence_of(worth(2.0)), 2, Reason.SCALE_DOWN, ""),
+        (evidence_of(worth(3.0)), 3, Cause.DEMAND, ""),
+        (evidence_of(worth(2.4), current=2, ready=2, held=3), 3, Cause.DEMAND, ""),
+        (evidence_of(worth(2.9), ready=2, held=3), 9, Cause.OVERLOAD, ""),
+        (evidence_of(worth(3.1)), 3, Cause.WITHIN_TOLERANCE, "WithinTolerance"),
+        (evidence_of(worth(3.2)), 4, Cause.DEMAND, ""),
+        (evidence_of(worth(11.0), ready=9, current=9), 10, Cause.MAX_REPLICAS, "MaxReplicas"),
+        (evidence_of(worth(7.0), ready=1, current=0), 4, Cause.SURGE_LIMITED, "SurgeLimited"),
+        (evidence_of(worth(1.0)), 2, Cause.SCALE_DOWN, "ScaleDownRate"),
+        (evidence_of(worth(2.0)), 2, Cause.SCALE_DOWN, ""),
         (
             evidence_of(worth(1.0), held=3),
             3,
-            Reason.SCALE_DOWN_STABILIZING,
+            Cause.SCALE_DOWN_STABILIZING,
             "ScaleDownStabilizing",
         ),
         (
             evidence_of(worth(1.0), current=5, held=4),
             4,
-            Reason.SCALE_DOWN,
+            Cause.SCALE_DOWN,
             "ScaleDownStabilizing",
         ),
         (
             evidence_of(worth(1.0), settled=False),
             3,
-            Reason.SCALE_DOWN_STABILIZING,
+            Cause.SCALE_DOWN_STABILIZING,
             "ScaleDownStabilizing",
         ),
         (
             evidence_of(worth(1.0), largest_recent=6),
             3,
-            Reason.SCALE_DOWN_STABILIZING,
+            Cause.SCALE_DOWN_STABILIZING,
             "ScaleDownRate",
         ),
-        (evidence_of(worth(1.0), coverage=0.79), 3, Reason.PARTIAL_METRICS, "PartialMetrics"),
-        (evidence_of(worth(9.0), coverage=0.49), 3, Reason.NO_METRICS, "NoMetrics"),
-        (evidence_of(None), 3, Reason.NO_METRICS, "NoMetrics"),
-        (evidence_of(worth(9.0), ready=0), 3, Reason.NO_READY_PODS, "NoReadyPods"),
-        (evidence_of(1.0, service=None), 3, Reason.MODEL_UNKNOWN, "ModelUnknown"),
-        (evidence_of(0.0, service=None, queue_rows=9.0), 3, Reason.MODEL_UNKNOWN, "ModelUnknown"),
-        (evidence_of(0.0, service=None), 2, Reason.SCALE_DOWN, "ScaleDownRate"),
-        (evidence_of(None, current=12), 10, Reason.NO_METRICS, "MaxReplicas"),
-        (evidence_of(None, ready=0, current=0), 1, Reason.NO_READY_PODS, "MinReplicas"),
+        (evidence_of(worth(1.0), coverage=0.79), 3, Cause.PARTIAL_METRICS, "PartialMetrics"),
+        (evidence_of(worth(9.0), coverage=0.49), 3, Cause.NO_METRICS, "NoMetrics"),
+        (evidence_of(None), 3, Cause.NO_METRICS, "NoMetrics"),
+        (evidence_of(worth(9.0), ready=0), 3, Cause.NO_READY_PODS, "NoReadyPods"),
+        (evidence_of(1.0, service=None), 3, Cause.MODEL_UNKNOWN, "ModelUnknown"),
+        (evidence_of(0.0, service=None, queue_rows=9.0), 3, Cause.MODEL_UNKNOWN, "ModelUnknown"),
+        (evidence_of(0.0, service=None), 2, Cause.SCALE_DOWN, "ScaleDownRate"),
+        (evidence_of(None, current=12), 10, Cause.NO_METRICS, "MaxReplicas"),
+        (evidence_of(None, ready=0, current=0), 1, Cause.NO_READY_PODS, "MinReplicas"),
     ],
 )
 def test_each_situation_has_its_count_its_reason_and_its_clamp(
-    evidence: Evidence, desired: int, reason: Reason, bound: str
+    evidence: Evidence, desired: int, reason: Cause, bound: str
 ) -> None:
     """The reasons are public: dashboards and `kubectl wait` depend on them."""
     decision = conclude(POLICY, evidence)
@@ -80,7 +80,7 @@ def test_a_minimum_above_the_need_is_said_to_be_what_binds() -> None:
 
     decision = conclude(policy, evidence_of(worth(1.0)))
 
-    assert (3, Reason.MIN_REPLICAS) == (decision.desired, decision.reason)
+    assert (3, Cause.MIN_REPLICAS) == (decision.desired, decision.reason)
     assert (Clamp(ClampName.MIN_REPLICAS, 1, 3, "minReplicas is 3"),) == decision.clamps
 
 
@@ -106,7 +106,7 @@ def test_a_latency_target_that_cannot_be_met_is_named_and_planned_for_at_half() 
 
     decision = conclude(policy, evidence_of(worth(1.5)))
 
-    assert (3, Reason.LATENCY_TARGET_INFEASIBLE) == (decision.desired, decision.reason)
+    assert (3, Cause.LATENCY_TARGET_INFEASIBLE) == (decision.desired, decision.reason)
     assert FULL / 2 == pytest.approx(decision.terms.capacity)
     assert "at best effort, as no batch size meets p99 <= 15 ms" in explain(policy, decision)
 

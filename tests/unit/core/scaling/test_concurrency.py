@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from batchedapi_core.scaling.decide import step
-from batchedapi_core.scaling.decision import Reason, ScalingDecision
+from batchedapi_core.scaling.decision import Cause, ScalingDecision
 from batchedapi_core.scaling.policy import PolicyKind, ScalingPolicy, default_behaviors
 from batchedapi_core.scaling.record import explain, record, replay
 from batchedapi_core.scaling.samples import Observation, PodSample
@@ -149,7 +149,7 @@ def test_the_sentence_has_requests_in_flight_and_their_target() -> None:
     fleet = Fleet(policy_of(4.0), tick=5.0, replicas=3)
     decisions = [fleet.look(11.0) for _ in range(20)]
 
-    assert (3, Reason.DEMAND) == (decisions[-1].desired, decisions[-1].reason)
+    assert (3, Cause.DEMAND) == (decisions[-1].desired, decisions[-1].reason)
     assert (
         "3 replicas (Demand): 11.0 requests in flight over 60 s; 4 are the target of one "
         "replica => 2.75"
@@ -170,4 +170,4 @@ def test_no_look_without_measurements_moves_anything() -> None:
         fleet.now += 5.0
         dark.append((decision.desired, decision.reason))
 
-    assert {(4, Reason.NO_METRICS)} == set(dark)
+    assert {(4, Cause.NO_METRICS)} == set(dark)

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.core.scaling.closed_loop import Replica
 
 from batchedapi_core.scaling.decide import step
-from batchedapi_core.scaling.decision import Reason, ScalingDecision
+from batchedapi_core.scaling.decision import Cause, ScalingDecision
 from batchedapi_core.scaling.policy import PolicyKind, ScalingPolicy, default_behaviors
 from batchedapi_core.scaling.samples import Observation, PodSample
 from batchedapi_core.scaling.state import ScalingState
@@ -85,7 +85,7 @@ def test_nothing_moves_the_unsafe_way(kind: PolicyKind, pods: int, silent: int) 
             if coverage < 0.8:
                 assert partial.desired >= pods
             if coverage < 0.5:
-                assert (pods, Reason.NO_METRICS) == (partial.desired, partial.reason)
+                assert (pods, Cause.NO_METRICS) == (partial.desired, partial.reason)
 
 
 @pytest.mark.parametrize("kind", PolicyKind)

@@ -10,7 +10,7 @@ from tests.unit.core.scaling.evidence import POLICY, evidence_of, worth
 from tests.unit.core.scaling.test_stories import ONE_REPLICA, SLEEPY_POLICY, World
 
 from batchedapi_core.scaling.decide import conclude
-from batchedapi_core.scaling.decision import Evidence, Reason
+from batchedapi_core.scaling.decision import Cause, Evidence
 from batchedapi_core.scaling.need import NODE_MEMORY, hedge_of
 from batchedapi_core.scaling.policy import ScalingPolicy, Select
 from batchedapi_core.scaling.record import explain
@@ -139,7 +139,7 @@ def test_each_rule_has_its_factor_and_says_so(
     assert factor == found.factor
     assert found.rule.startswith(rule)
     assert (factor, factor) == (decision.terms.hedge, decision.terms.boost)
-    assert (Reason.OVERLOAD is decision.reason) is (factor > 1.0)
+    assert (Cause.OVERLOAD is decision.reason) is (factor > 1.0)
     sentence = explain(policy, decision)
     assert (f"not hedged although 2 ready cannot keep up: {rule}" in sentence) is (factor == 1.0)
 

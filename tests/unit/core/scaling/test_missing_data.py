@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchedapi_core.scaling.decide import step
-from batchedapi_core.scaling.decision import Reason, ScalingDecision
+from batchedapi_core.scaling.decision import Cause, ScalingDecision
 from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_core.scaling.record import record, replay
 from batchedapi_core.scaling.samples import Observation, PodSample
@@ -85,7 +85,7 @@ def test_no_subset_of_silent_pods_removes_a_replica_that_full_data_would_keep(
         if coverage < 0.8:
             assert guessed.desired >= pods
         if coverage < 0.5:
-            assert (pods, Reason.NO_METRICS) == (guessed.desired, guessed.reason)
+            assert (pods, Cause.NO_METRICS) == (guessed.desired, guessed.reason)
 
 
 def test_the_property_above_can_fail() -> None:
@@ -94,7 +94,7 @@ def test_the_property_above_can_fail() -> None:
 
     assert 6 == decisions[0].desired
     assert 3 == decisions[-1].desired
-    assert Reason.SCALE_DOWN is decisions[-1].reason
+    assert Cause.SCALE_DOWN is decisions[-1].reason
 
 
 def test_one_silent_pod_of_six_changes_nothing_about_the_demand() -> None:

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.core.scaling.evidence import POLICY, evidence_of, worth
 
 from batchedapi_core.scaling.decide import conclude, step
-from batchedapi_core.scaling.decision import Evidence, Reason, ScalingDecision
+from batchedapi_core.scaling.decision import Cause, Evidence, ScalingDecision
 from batchedapi_core.scaling.policy import PolicyKind, ScalingPolicy
 from batchedapi_core.scaling.record import explain, record, replay
 from batchedapi_core.scaling.samples import Observation, PodSample, QueueLook
@@ -27,7 +27,7 @@ def test_the_last_replica_goes_when_no_row_has_come_for_as_long_as_was_asked_for
     """Not a second before, and of however many there are."""
     assert 1 == conclude(TO_ZERO, seen(idle_for=59.9, ready=1, current=1)).desired
     decision = conclude(TO_ZERO, seen(idle_for=60.0, ready=1, current=1))
-    assert (0, Reason.SCALE_DOWN) == (decision.desired, decision.reason)
+    assert (0, Cause.SCALE_DOWN) == (decision.desired, decision.reason)
     assert "no rows for 60 s, idleTimeout is 60 s" in explain(TO_ZERO, decision)
     one = replace(TO_ZERO, min_replicas=1)
     assert 1 == conclude(one, seen(idle_for=900.0, ready=1, current=1)).desired
@@ -40,17 +40,17 @@ def test_a_few_rows_that_taught_nothing_do_not_keep_the_last_replica() -> None:
     lone = replace(lone, arrival_window=0.02)
 
     decision = conclude(policy, lone)
-    assert (0, Reason.SCALE_DOWN) == (decision.desired, decision.reason)
+    assert (0, Cause.SCALE_DOWN) == (decision.desired, decision.reason)
     assert "no rows for 5 s, idleTimeout is 5 s" in explain(policy, decision)
     sooner = conclude(policy, replace(lone, idle_for=4.9))
-    assert (1, Reason.MODEL_UNKNOWN) == (sooner.desired, sooner.reason)
+    assert (1, Cause.MODEL_UNKNOWN) == (sooner.desired, sooner.reason)
 
 
 def test_an_api_at_zero_stays_there_while_there_are_no_rows() -> None:
     """Also for an operator that has just started: it has watched for no time at all."""
     decision = conclude(TO_ZERO, seen(idle_for=0.0, ready=0, current=0))
 
-    assert (0, Reason.IDLE) == (decision.desired, decision.reason)
+    assert (0, Cause.IDLE) == (decision.desired, decision.reason)
     assert not decision.is_hold
 
 
@@ -87,7 +87,7 @@ def test_a_first_replica_is_told_with_its_reason() -> None:
     told = conclude(TO_ZERO, seen(ready=0, current=0, told=False))
 
     assert "rows wait, and no replica runs" in explain(TO_ZERO, rows)
-    assert Reason.FIRST_REPLICA is told.reason
+    assert Cause.FIRST_REPLICA is told.reason
     assert "to know what the methods are like" in explain(TO_ZERO, told)
 
 
@@ -98,10 +98,10 @@ def test_rows_that_wait_are_told_where_nothing_is_known_of_batches() -> None:
     terms = replace(decision.terms, service=None)
 
     assert "3 rows wait in the queue" in explain(
-        policy, ScalingDecision(1, Reason.DEMAND, terms, (), "")
+        policy, ScalingDecision(1, Cause.DEMAND, terms, (), "")
     )
     terms = replace(terms, queue_rows=0.0)
-    assert "none wait" in explain(policy, ScalingDecision(1, Reason.DEMAND, terms, (), ""))
+    assert "none wait" in explain(policy, ScalingDecision(1, Cause.DEMAND, terms, (), ""))
 
 
 def test_a_record_of_one_queue_replays_and_one_without_says_nothing_of_it() -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from batchedapi_core.scaling.decide import step
-from batchedapi_core.scaling.decision import Reason
+from batchedapi_core.scaling.decision import Cause
 from batchedapi_core.scaling.policy import (
     Behavior,
     PolicyKind,
@@ -120,7 +120,7 @@ def policy_of(chance: random.Random) -> ScalingPolicy:
 @pytest.mark.parametrize("seed", range(4))
 def test_ten_thousand_ticks_repeat_and_keep_the_bounds_and_grow_with_demand(seed: int) -> None:
     """Load that drifts and jumps, pods that are silent, uneven or restart, and a restart of us."""
-    chance, reasons = random.Random(seed), Counter[Reason]()
+    chance, reasons = random.Random(seed), Counter[Cause]()
     for _ in range(WORLDS // 4):
         policy, state, pods = policy_of(chance), ScalingState.empty(), dict[str, Pod]()
         current, rate = policy.min_replicas, 300.0
@@ -145,9 +145,9 @@ def test_ten_thousand_ticks_repeat_and_keep_the_bounds_and_grow_with_demand(seed
             assert decision.desired == replay(recorded)
             reasons[decision.reason] += 1
             state, current = after, decision.desired
-    rare = {Reason.PAUSED, Reason.NO_READY_PODS, Reason.TREND, Reason.IDLE, Reason.FIRST_REPLICA}
-    rare |= {Reason.BURSTS, Reason.HOT_REPLICA, Reason.OVERLOAD, Reason.MARGIN}
-    assert {*Reason} - rare <= {*reasons}
+    rare = {Cause.PAUSED, Cause.NO_READY_PODS, Cause.TREND, Cause.IDLE, Cause.FIRST_REPLICA}
+    rare |= {Cause.BURSTS, Cause.HOT_REPLICA, Cause.OVERLOAD, Cause.MARGIN}
+    assert {*Cause} - rare <= {*reasons}
 
 
 def look(

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.core.scaling.evidence import POLICY, evidence_of, worth
 
 from batchedapi_core.scaling.decide import conclude
-from batchedapi_core.scaling.decision import Evidence, Reason
+from batchedapi_core.scaling.decision import Cause, Evidence
 from batchedapi_core.scaling.forecast import Recurrence
 from batchedapi_core.scaling.policy import (
     Behavior,
@@ -145,4 +145,4 @@ def test_a_pause_moves_nothing_and_keeps_what_would_be_done() -> None:
     assert (10, 12) == (decision.clamps[-1].before, decision.clamps[-1].after)
     assert decision.is_hold
     assert not decision.reason.is_hold
-    assert Reason.NO_METRICS.is_hold
+    assert Cause.NO_METRICS.is_hold

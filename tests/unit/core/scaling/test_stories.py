@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from batchedapi_core.scaling.decide import step
-from batchedapi_core.scaling.decision import Reason, ScalingDecision
+from batchedapi_core.scaling.decision import Cause, ScalingDecision
 from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_core.scaling.record import explain, record, replay
 from batchedapi_core.scaling.samples import Observation, PodSample, Unready
@@ -147,7 +147,7 @@ def test_constant_load_converges_and_stays() -> None:
     settled = world.run(3 * ONE_REPLICA, 300)
 
     assert {4} == set(settled)
-    assert Reason.DEMAND is world.decisions[-1].reason
+    assert Cause.DEMAND is world.decisions[-1].reason
     assert 14 >= max(decision.desired for decision in world.decisions)
 
 
@@ -224,7 +224,7 @@ def test_the_first_look_after_an_operator_restart_decides_nothing() -> None:
 
     first = world.tick(2 * ONE_REPLICA)
 
-    assert (4, Reason.NO_METRICS) == (first.desired, first.reason)
+    assert (4, Cause.NO_METRICS) == (first.desired, first.reason)
 
 
 def test_an_operator_that_restarts_keeps_its_model_and_removes_nothing_for_one_window() -> None:
@@ -301,8 +301,8 @@ def test_replicas_are_started_before_a_rising_demand_needs_them() -> None:
             lacking += max(0.0, rate - len(world.ready()) * ONE_REPLICA)
         short[name] = lacking
 
-    assert Reason.TREND in {decision.reason for decision in forward.decisions}
-    assert Reason.TREND not in {decision.reason for decision in blind.decisions}
+    assert Cause.TREND in {decision.reason for decision in forward.decisions}
+    assert Cause.TREND not in {decision.reason for decision in blind.decisions}
     assert short["forward"] < 0.5 * short["blind"]
 
 
@@ -343,7 +343,7 @@ def test_an_unknown_model_holds_what_there_is() -> None:
     world.start_up = 0.0
     decision = world.tick(30)
 
-    assert (3, Reason.MODEL_UNKNOWN) == (decision.desired, decision.reason)
+    assert (3, Cause.MODEL_UNKNOWN) == (decision.desired, decision.reason)
 
 
 @pytest.mark.no_cover
@@ -355,7 +355,7 @@ def test_metrics_that_are_gone_for_an_hour_move_nothing() -> None:
 
     world.silent = {pod.name for pod in world.pods}
     dark = world.run(0, 3600)
-    assert Reason.NO_METRICS is world.decisions[-1].reason
+    assert Cause.NO_METRICS is world.decisions[-1].reason
     world.silent = set()
     back = world.run(0, 26)
 

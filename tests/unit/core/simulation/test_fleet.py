@@ -8,12 +8,12 @@ import pytest
 
 from batchedapi_core.batching import Strategy
 from batchedapi_core.simulation import (
-    Fleet,
     Outcome,
     PinnedConnections,
     PoissonTrace,
     RecordedTrace,
     Service,
+    SimulatedFleet,
     StepTrace,
     simulate,
 )
@@ -27,9 +27,9 @@ class Scripted:
     """A controller that asks for what a function of time says, and remembers what it saw."""
 
     choice: Callable[[float], int | None]
-    seen: list[Fleet] = field(default_factory=list)
+    seen: list[SimulatedFleet] = field(default_factory=list)
 
-    def desired(self, fleet: Fleet) -> int | None:
+    def __call__(self, fleet: SimulatedFleet) -> int | None:
         """See Controller."""
         self.seen.append(fleet)
         return self.choice(fleet.now)

@@ -6,6 +6,7 @@ from math import inf
 from batchedapi_core.batching import Batch, BatchPolicy, Client, Request, Result, Strategy
 from batchedapi_core.simulation.virtual_replica import (
     BatchRun,
+    Books,
     Death,
     End,
     Refused,
@@ -16,7 +17,7 @@ from batchedapi_core.simulation.virtual_replica import (
 POLICY = BatchPolicy(4, 0.0, Strategy.IMMEDIATE)
 
 
-class World:
+class World(Books):
     """A replica of one lane whose batches take a second, and what it told."""
 
     def __init__(self, *runs: BatchRun, plan: ReplicaPlan | None = None) -> None:
@@ -26,7 +27,7 @@ class World:
         self.ends: dict[int, tuple[End, float]] = {}
         self.came_back = self.rows_expired = 0
         plan = plan or ReplicaPlan({"m": POLICY}, timeout=10.0, restart=5.0)
-        self.replica = VirtualReplica(plan, self, self, random.Random(1))
+        self.replica = VirtualReplica(plan, self.run, self, random.Random(1))
 
     def ask(self, at: float, rows: int = 1) -> Request:
         """A request that is taken."""
