@@ -21,15 +21,14 @@ GAP_GAIN = 1 / 32  # smoothing of the mean gap and of its deviation, per returni
 GROUP_GAIN = 1 / 8  # smoothing of what is learned once a group: share, last return
 CLIENT_GAIN = 1 / 4  # smoothing of one client's own gap
 OUTLIER = 4.0  # times the mean: a longer gap counts for this much
-DOUBT = 0.02  # least share of clients taken to have left for good
-TICK = 50e-6  # seconds between two requests as an event loop reads them: no spread is less
+FEWEST_GONE = 0.02  # least share of clients taken to have left for good
+TICK = 50e-6  # seconds between two requests as an event loop reads them: no span is less
 MAX_GROUPS = 8  # answered groups awaited at a time, the newest
 
 _END = attrgetter("end")
 
 BURST_GAIN = 1 / 8  # smoothing of size and length, per burst
 BURST_MARGIN = 1.25  # on the observed length, so that the last of a usual burst is still awaited
-LEAST_SPAN = 50e-6  # seconds between two requests of one burst as an event loop reads them
 BURST_TRUST = 0.5  # bursts are guesses, returning clients are not
 
 
@@ -89,7 +88,7 @@ class AnsweredGroup:
         think_time = self.think_time
         left = min(1.0, (self.end - now) / (self.end - self.start))
         left *= left * (3.0 - 2.0 * left) * think_time.share
-        return self.away * left / (left + max(DOUBT, 1.0 - think_time.share))
+        return self.away * left / (left + max(FEWEST_GONE, 1.0 - think_time.share))
 
 
 class Client:
@@ -214,7 +213,7 @@ class Bursts:
             self._size += (extra - self._size) * BURST_GAIN
             self.expected = BURST_TRUST * self._size
             if extra:
-                span = BURST_MARGIN * (self._last - self._start) + LEAST_SPAN
+                span = BURST_MARGIN * (self._last - self._start) + TICK
                 self._span += (span - self._span) * BURST_GAIN
             self._start = self._last = now
             self.end = now + self._span

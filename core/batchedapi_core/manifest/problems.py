@@ -58,12 +58,16 @@ def problem(root: type[BaseModel], detail: Any) -> str:
     message = _EXPECTED.get(kind, message).removeprefix("Value error, ")
     value = detail["input"]
     got = "" if ", got " in message else f", got {value!r:.100}"
-    quotes = ""  # YAML reads some words without them as no words
+    return f"{place}: {message}{got}{_quotes(kind, value)}"
+
+
+def _quotes(kind: str, value: Any) -> str:
+    """A remedy where YAML read a word without quotes as no word."""
     if kind in {"enum", "string_type"} and isinstance(value, bool):
-        quotes = "; YAML takes On, Yes, Off and No for true and false: write the word in quotes"
-    elif kind == "string_type" and isinstance(value, int | float):
-        quotes = f'; write it in quotes: "{value}"'
-    return f"{place}: {message}{got}{quotes}"
+        return "; YAML takes On, Yes, Off and No for true and false: write the word in quotes"
+    if kind == "string_type" and isinstance(value, int | float):
+        return f'; write it in quotes: "{value}"'
+    return ""
 
 
 def place_of(parts: Sequence[str | int]) -> str:
@@ -92,11 +96,18 @@ def _remedy(root: type[BaseModel], parts: Sequence[str | int]) -> str:
     close = difflib.get_close_matches(bare, folded, n=1, cutoff=_ALIKE)
     if close:
         return f"did you mean {folded[close[0]]}?"
-    for name in meant:
-        places = sorted(_places(root).get(name, ()), key=_depth)
-        if places and (len(places) == 1 or _depth(places[0]) < _depth(places[1])):
-            return f"did you mean {places[0]}?"
+    elsewhere = next(filter(None, (_likely_place(root, name) for name in meant)), None)
+    if elsewhere:
+        return f"did you mean {elsewhere}?"
     return f"see the reference of {contract.KIND} for the known ones"
+
+
+def _likely_place(root: type[BaseModel], name: str) -> str | None:
+    """Path of the outermost field of a name; None if there is none, or several as far inside."""
+    places = sorted(_places(root).get(name, ()), key=_depth)
+    if places and (len(places) == 1 or _depth(places[0]) < _depth(places[1])):
+        return places[0]
+    return None
 
 
 def fields_of(model: type[BaseModel] | None) -> dict[str, Any]:

@@ -105,27 +105,31 @@ def without_removed(spec: Any) -> Mapped:
     """`spec` as this release reads it; the argument is left as it is."""
     if not isinstance(spec, Mapping):
         return Mapped(spec)
+    if not any(_found(dict(spec))):
+        return Mapped(spec)
     kept = copy.deepcopy(dict(spec))
-    written: list[tuple[Removed, str]] = []
-    taken: list[tuple[dict[str, Any], str]] = []
-    for one in REMOVED:
-        *above, name = one.path.split(".")
-        for place, parent in [*_objects(kept, above)]:
-            if name in parent and parent[name] in (None, one.unset):
-                del parent[name]
-            elif name in parent and ("type" not in one.schema or parent[name] == {}):
-                written.append((one, f"{_path(place)}.{name}"))
-                taken.append((parent, name))
-    if not written:
-        return Mapped(kept)
+    for one, _, parent, name in [*_found(kept)]:
+        if parent[name] in (None, one.unset):
+            del parent[name]
     before = copy.deepcopy(kept)
-    for parent, name in taken:
+    written = [*_found(kept)]
+    for _, _, parent, name in written:
         parent.pop(name, None)
-    for one, _ in written:
+    for one, *_ in written:
         if one.effect is not None:
             one.effect(kept)
-    warnings = tuple(f"{path}: {one.note}" for one, path in written)
+    warnings = tuple(f"{_path((*place, name))}: {one.note}" for one, place, _, name in written)
     return Mapped(kept, warnings, tuple(_changed(before, kept)))
+
+
+def _found(spec: Any) -> Iterator[tuple[Removed, Place, dict[str, Any], str]]:
+    """Removed fields of a spec, each with its place and object; not those of a wrong type."""
+    for one in REMOVED:
+        *above, name = one.path.split(".")
+        for place, parent in _objects(spec, above):
+            unset = name in parent and parent[name] in (None, one.unset)
+            if unset or (name in parent and ("type" not in one.schema or parent[name] == {})):
+                yield one, place, parent, name
 
 
 def put_back(told: dict[str, Any], before: tuple[tuple[Place, Any], ...]) -> None:

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import assert_never
 
 from batchedapi_core.scaling.forecast import Recurrence
 from batchedapi_core.service_model import ServiceTime
@@ -37,33 +36,7 @@ class Cause(StrEnum):
     @property
     def is_hold(self) -> bool:
         """Whether nothing moves for want of knowledge."""
-        match self:
-            case Cause.NO_METRICS | Cause.NO_READY_PODS | Cause.MODEL_UNKNOWN:
-                return True
-            case (
-                Cause.DEMAND
-                | Cause.TREND
-                | Cause.OVERLOAD
-                | Cause.BACKLOG
-                | Cause.MARGIN
-                | Cause.HOT_REPLICA
-                | Cause.WITHIN_TOLERANCE
-                | Cause.SCALE_DOWN
-                | Cause.SCALE_DOWN_STABILIZING
-                | Cause.SCALE_UP_STABILIZING
-                | Cause.BURSTS
-                | Cause.SURGE_LIMITED
-                | Cause.MIN_REPLICAS
-                | Cause.MAX_REPLICAS
-                | Cause.IDLE
-                | Cause.FIRST_REPLICA
-                | Cause.PAUSED
-                | Cause.PARTIAL_METRICS
-                | Cause.LATENCY_TARGET_INFEASIBLE
-            ):
-                return False
-            case _:
-                assert_never(self)
+        return self in {Cause.NO_METRICS, Cause.NO_READY_PODS, Cause.MODEL_UNKNOWN}
 
 
 class ClampName(StrEnum):

@@ -318,7 +318,7 @@ def level(intervals: Sequence[LoadInterval]) -> float:
 
 FEWEST_PODS = 2
 """One alone is as loaded as the mean."""
-DOUBT = 2.0
+CHANCE = 2.0
 """Shares of few requests differ by chance, and the highest of many pods most: as much is left out
 as this many times 1/sqrt(N), nearly three standard errors of a share that is smoothed."""
 
@@ -379,7 +379,7 @@ def imbalance(policy: ScalingPolicy, shares: Iterable[Share]) -> float:
     """
     limit = max(policy.hot_utilization, policy.target_utilization)
     # of each pod's load over the mean pod's, what is not due to chance
-    surely = (s.load * (1.0 - DOUBT / math.sqrt(max(s.requests, DOUBT**2))) for s in shares)
+    surely = (s.load * (1.0 - CHANCE / math.sqrt(max(s.requests, CHANCE**2))) for s in shares)
     hottest = max(surely, default=1.0)
     factor = hottest * policy.target_utilization / limit
     return min(policy.imbalance_cap, max(1.0, factor))

@@ -37,15 +37,7 @@ def record(policy: ScalingPolicy, decision: ScalingDecision) -> dict[str, Any]:
         "bound": decision.bound,
         "text": explain(policy, decision),
         "terms": _told(decision.terms),
-        "clamps": [
-            {
-                "name": clamp.name.value,
-                "before": clamp.before,
-                "after": clamp.after,
-                "detail": clamp.detail,
-            }
-            for clamp in decision.clamps
-        ],
+        "clamps": [_plain(asdict(clamp)) for clamp in decision.clamps],
         "policy": _told(policy),
     }
 

@@ -5,7 +5,7 @@ The first does what the operator's loop does, without the network.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final, assert_never
 
 import numpy as np
@@ -58,27 +58,19 @@ class CapacityController:
 
 
 def _sample(pod: SimulatedPod, now: float) -> PodSample:
+    counters = asdict(pod.counters)
     return PodSample(
         pod=pod.name,
         time=now,
         process_start=pod.created,
         uptime=now - pod.created,
-        rows_received=pod.received,
-        rows_rejected=pod.rejected,
-        batches=pod.batches,
-        rows=pod.rows,
-        full_batches=pod.full_batches,
-        batch_seconds=pod.batch_seconds,
-        rows_squared=pod.rows_squared,
-        row_seconds=pod.row_seconds,
+        rows_received=counters.pop("received"),
+        rows_rejected=counters.pop("rejected"),
+        **counters,
         batch_rows_buckets=(),
         queue_rows=pod.queue_rows,
         lanes=pod.lanes,
-        sizes=pod.sizes,
-        requests=pod.requests,
-        wait_seconds=pod.wait_seconds,
         in_flight=pod.in_flight,
-        answered=pod.answered,
         startup=pod.ready_at - pod.created if pod.ready_at > pod.created else None,
     )
 

@@ -7,13 +7,13 @@ ReplicaSet removes them; what they hold they still answer.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from batchedapi_core.simulation.replica import Durations, Service, SimulatedReplica
+from batchedapi_core.simulation.replica import Durations, ReplicaCounters, Service, SimulatedReplica
 from batchedapi_core.simulation.trace import Arrivals, Trace
 
 # What came of a simulation.
@@ -143,24 +143,11 @@ class SimulatedPod:
     created: float  # seconds of simulated time, as every time here
     ready_at: float  # may be still to come
     ready: bool
-    # Counters since its start.
-    received: float  # rows, accepted or not
-    rejected: float  # rows
-    batches: float
-    rows: float  # in batches
-    full_batches: float
-    rows_squared: float  # sum over batches
-    batch_seconds: float
-    row_seconds: float  # sum over batches of rows * seconds
+    counters: ReplicaCounters  # as they are at this moment
     # Gauges.
     queue_rows: float
     in_flight: float  # requests, queued or in a batch
     lanes: float = 1.0
-    # Counters like those above: sum over batches in the unit of maxBatchSize, and of requests.
-    sizes: float = 0.0
-    requests: float = 0.0
-    wait_seconds: float = 0.0  # from arrival to dispatch, sum over `requests`
-    answered: float = 0.0  # requests that ended, also refused ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -414,31 +401,16 @@ def _serve(
 
 
 def _pods(live: list[_Member], now: float, lanes: int) -> tuple[SimulatedPod, ...]:
-    pods = []
-    for member in live:
-        replica = member.replica
-        count = replica.counters
-        pods.append(
-            SimulatedPod(
-                f"pod-{member.number}",
-                member.created,
-                member.ready_at,
-                member.ready_at <= now,
-                count.received,
-                count.rejected,
-                count.batches,
-                count.rows,
-                count.full_batches,
-                count.rows_squared,
-                count.batch_seconds,
-                count.row_seconds,
-                replica.queue_rows,
-                replica.in_flight,
-                lanes,
-                count.sizes,
-                count.requests,
-                count.wait_seconds,
-                count.answered,
-            )
+    return tuple(
+        SimulatedPod(
+            f"pod-{member.number}",
+            member.created,
+            member.ready_at,
+            member.ready_at <= now,
+            replace(member.replica.counters),
+            member.replica.queue_rows,
+            member.replica.in_flight,
+            lanes,
         )
-    return tuple(pods)
+        for member in live
+    )

@@ -118,18 +118,18 @@ NOISE_BLOCK = 512  # factors drawn at once: one call of numpy costs as much as h
 class ReplicaCounters:
     """Since the start of the replica; what its metrics page would say."""
 
-    received: int = 0  # rows
-    rejected: int = 0  # rows
-    batches: int = 0
-    rows: int = 0
-    sizes: int = 0
-    requests: int = 0  # in batches; a part of an oversize one counts as one
-    full_batches: int = 0
-    rows_squared: int = 0
+    received: float = 0  # rows
+    rejected: float = 0  # rows
+    batches: float = 0
+    rows: float = 0
+    sizes: float = 0
+    requests: float = 0  # in batches; a part of an oversize one counts as one
+    full_batches: float = 0
+    rows_squared: float = 0
     batch_seconds: float = 0.0
     row_seconds: float = 0.0
     wait_seconds: float = 0.0  # from arrival to dispatch, sum over `requests`
-    answered: int = 0  # requests that ended, also refused ones
+    answered: float = 0  # requests that ended, also refused ones
 
     def executed(self, rows: int, size: int, requests: int, seconds: float, *, full: bool) -> None:
         """A batch ran."""

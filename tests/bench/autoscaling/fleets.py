@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 
 from batchedapi_core.simulation import Controller, SimulatedFleet, SimulatedPod
+from batchedapi_core.simulation.replica import ReplicaCounters
 
 
 def pod(
@@ -32,14 +33,14 @@ def pod(
         created=0.0,
         ready_at=ready_at,
         ready=ready_at <= now,
-        received=received,
-        rejected=0.0,
-        batches=lived,
-        rows=lived * batch_rows,
-        full_batches=0.0,
-        rows_squared=lived * batch_rows**2,
-        batch_seconds=lived * busy,
-        row_seconds=lived * busy * batch_rows,
+        counters=ReplicaCounters(
+            received=received,
+            batches=lived,
+            rows=lived * batch_rows,
+            rows_squared=lived * batch_rows**2,
+            batch_seconds=lived * busy,
+            row_seconds=lived * busy * batch_rows,
+        ),
         queue_rows=0.0,
         in_flight=in_flight,
     )

@@ -142,9 +142,10 @@ class ArrivalsOverPods:
     def observe(self, fleet: SimulatedFleet) -> None:
         """Add what each pod received since the last look, as `rate()` does for each series."""
         self._arrived += sum(
-            max(0.0, pod.received - self._received.get(pod.name, 0.0)) for pod in fleet.pods
+            max(0.0, pod.counters.received - self._received.get(pod.name, 0.0))
+            for pod in fleet.pods
         )
-        self._received = {pod.name: pod.received for pod in fleet.pods}
+        self._received = {pod.name: pod.counters.received for pod in fleet.pods}
         self._seen.add(fleet.now, self._arrived)
 
     def replicas(self, fleet: SimulatedFleet) -> int | None:
@@ -163,7 +164,7 @@ def on_busy(target: float) -> HorizontalPodAutoscaler:
     """On the share of time in which a batch runs: the best case of a CPU or GPU metric."""
 
     def busy(seconds: float, before: SimulatedPod, after: SimulatedPod) -> float:
-        return min(1.0, (after.batch_seconds - before.batch_seconds) / seconds)
+        return min(1.0, (after.counters.batch_seconds - before.counters.batch_seconds) / seconds)
 
     return HorizontalPodAutoscaler(MeanOfPods(target, busy))
 
@@ -172,8 +173,9 @@ def on_fill(target: float, max_batch_size: int) -> HorizontalPodAutoscaler:
     """On the mean batch over the largest allowed: the naive use of a batch-size histogram."""
 
     def fill(_: float, before: SimulatedPod, after: SimulatedPod) -> float:
-        batches = after.batches - before.batches
-        return (after.rows - before.rows) / batches / max_batch_size if batches else 0.0
+        new, old = after.counters, before.counters
+        batches = new.batches - old.batches
+        return (new.rows - old.rows) / batches / max_batch_size if batches else 0.0
 
     return HorizontalPodAutoscaler(MeanOfPods(target, fill))
 

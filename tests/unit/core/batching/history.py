@@ -178,7 +178,7 @@ class History:
         """Later than now, never beyond the interval, and not for what is already here."""
         oldest, fixed = self.live[0].arrived, self.policy.strategy is Strategy.FIXED
         until = oldest if fixed else max(oldest, self.free_since) + TICK
-        assert self.now < wait.at <= until + self.policy.batch_interval
+        assert self.now < wait.at <= until + self.policy.batch_interval + 1e-12  # rounding
         assert wait.size == 0 or self.batcher.queue.size < wait.size <= MAX_SIZE
         assert len({request.shape for request in self.live}) == 1
 

@@ -158,7 +158,7 @@ def test_two_replicas_share_the_load_evenly_at_random() -> None:
     controller = Scripted(lambda _: None)
     simulate(EMB, PoissonTrace(lambda _: 200.0, 60.0), controller, replicas=2)
 
-    one, two = controller.seen[-1].pods
+    one, two = (pod.counters for pod in controller.seen[-1].pods)
     assert one.received == pytest.approx(two.received, rel=0.1)
     assert one.received + two.received == pytest.approx(12_000, rel=0.05)
     assert one.rows <= one.received
