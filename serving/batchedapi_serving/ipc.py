@@ -134,6 +134,11 @@ class FrameProtocol(asyncio.Protocol):
             log.error("broken frame from %s", self.PEER, extra={"error": str(error)})  # noqa: TRY400 - the connection is the fact, not the stack
             self.transport.abort()
 
+    def say(self, meta: Meta, payload: Sequence[Payload] = ()) -> None:
+        """Send a frame, if the connection is not over."""
+        if not self.transport.is_closing():
+            self.transport.write(encode_frame(meta, payload))
+
     def take(self, meta: Meta, payload: bytes) -> None:
         """Act on one frame.
 

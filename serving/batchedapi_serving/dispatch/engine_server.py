@@ -10,7 +10,7 @@ from batchedapi_serving.dispatch.engine import Engine, RequestHandle
 from batchedapi_serving.dispatch.messages import pack_outcome, stand_in, told_of, unpack_rows
 from batchedapi_serving.dispatch.outcomes import Outcome, Relayed
 from batchedapi_serving.errors import ServingError
-from batchedapi_serving.ipc import BrokenFrameError, FrameProtocol, Meta, encode_frame
+from batchedapi_serving.ipc import BrokenFrameError, FrameProtocol, Meta
 from batchedapi_serving.tracing.spans import Span
 
 
@@ -74,7 +74,7 @@ class RemoteWeb(FrameProtocol):
         if methods:
             specs = [spec.to_json() for spec in methods.values()]
             hello = {"methods": specs, "default": self._engine.default}
-            self.transport.write(encode_frame({"hello": hello}))
+            self.say({"hello": hello})
 
     def take(self, meta: Meta, payload: bytes) -> None:
         """Take a request, or news of clients."""
@@ -121,20 +121,16 @@ class RemoteWeb(FrameProtocol):
                 self._handles[number] = handle
 
     def _item(self, number: int, kind: str, body: bytes) -> None:
-        if self.transport is not None:
-            self.transport.write(encode_frame({"item": number, "kind": kind}, (body,)))
+        self.say({"item": number, "kind": kind}, (body,))
 
     def _answer(self, number: int, span: Span | None, outcome: Outcome) -> None:
         self._handles.pop(number, None)
-        if self.transport is not None:
-            meta, buffers = pack_outcome(outcome)
-            frame = {**meta, "answer": number, **told_of(span)}
-            self.transport.write(encode_frame(frame, buffers))
+        meta, buffers = pack_outcome(outcome)
+        self.say({**meta, "answer": number, **told_of(span)}, buffers)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The web process is gone, and with it all its clients."""
         super().connection_lost(exc)
-        self.transport = None
         for handle in list(self._handles.values()):
             self._engine.cancel(handle)
         self._handles.clear()

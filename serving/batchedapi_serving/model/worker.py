@@ -26,7 +26,7 @@ from batchedapi_serving.codecs.interface import Item
 from batchedapi_serving.ipc import (
     MEMORIES,
     BrokenFrameError,
-    FrameReader,
+    FrameProtocol,
     Meta,
     Payload,
     SharedMemory,
@@ -271,9 +271,9 @@ class ChannelLoop:
             # User code may cancel every task there is.
             with contextlib.suppress(OSError, asyncio.CancelledError):
                 self._connection = await self._connected(path, runner, hello)
-            while self._connection is not None and not self._connection.closed.done():
+            while self._connection is not None and not self._connection.closed.is_set():
                 with contextlib.suppress(asyncio.CancelledError):
-                    await asyncio.wait([self._connection.closed])
+                    await self._connection.closed.wait()
             self._connection = None
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.sleep(RECONNECT_SECONDS)
@@ -300,14 +300,15 @@ def _serving_ended(serving: "concurrent.futures.Future[None]") -> None:
     os._exit(1)
 
 
-class _Connection(asyncio.Protocol):
+class _Connection(FrameProtocol):
     """One connection: its calls and submits end with it, for nobody could be told of them."""
 
+    PEER = "the dispatcher"
+
     def __init__(self, runner: BatchRunner, hello: Meta) -> None:
+        super().__init__()
         self._runner = runner
         self._hello = hello
-        self._reader = FrameReader()
-        self._transport: Any = None
         self._calls: dict[int, asyncio.Task[tuple[Meta, Sequence[Payload]]]] = {}
         self._outlets: dict[int, Outlet] = {}
         """By call: of those that are streams."""
@@ -315,33 +316,23 @@ class _Connection(asyncio.Protocol):
         self._next = 0
         self._kept = contextlib.ExitStack()
         self._loop = asyncio.get_running_loop()
-        self.closed: asyncio.Future[None] = self._loop.create_future()
 
     def connection_made(self, transport: Any) -> None:
-        self._transport = transport
+        super().connection_made(transport)
         own = transport.get_extra_info("socket").fileno()
         self._kept.enter_context(kept_from_forks(own))
-        self._say({"hello": self._hello})
+        self.say({"hello": self._hello})
 
-    def data_received(self, data: bytes) -> None:
-        try:
-            for meta, payload in self._reader.feed(data):
-                self._take(meta, payload)
-        except BrokenFrameError:
-            log.exception("broken frame from the dispatcher")
-            self._transport.abort()
-
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why makes no difference
+    def connection_lost(self, exc: Exception | None) -> None:
         self._kept.close()
         for future in self._submits.values():
             if not future.done():
                 future.set_exception(ConnectionLostError(_RESTARTED))
         for task in self._calls.values():
             task.cancel()
-        if not self.closed.done():
-            self.closed.set_result(None)
+        super().connection_lost(exc)
 
-    def _take(self, meta: Meta, payload: bytes) -> None:
+    def take(self, meta: Meta, payload: bytes) -> None:
         match meta:
             case {"call": int(call)}:
                 context = contextvars.copy_context()
@@ -374,7 +365,7 @@ class _Connection(asyncio.Protocol):
 
         def send(item: Item) -> None:
             if call in self._calls:  # else it ended, and a thread was a moment late
-                self._say({"item": call, "kind": item.kind}, (item.body,))
+                self.say({"item": call, "kind": item.kind}, (item.body,))
 
         outlet = self._outlets[call] = Outlet(send)
         return self._runner.run_stream(meta, payload, outlet)
@@ -395,25 +386,21 @@ class _Connection(asyncio.Protocol):
             if "unfit" in result:
                 log.error("call ended the process", extra={"error": result["error"]})
                 os._exit(EXIT_UNFIT)
-        self._say({**result, "result": call}, buffers)
+        self.say({**result, "result": call}, buffers)
 
     async def submit(self, meta: Meta, payload: Sequence[bytes]) -> tuple[Meta, bytes]:
         """See ChannelLoop.submit."""
-        if self.closed.done():  # nobody would end what is awaited from now on
+        if self.closed.is_set():  # nobody would end what is awaited from now on
             raise ConnectionLostError(_RESTARTED)
         self._next += 1
         number = self._next
         answered: asyncio.Future[tuple[Meta, bytes]] = asyncio.get_running_loop().create_future()
         self._submits[number] = answered
-        self._say({**meta, "submit": number, "call": CURRENT_CALL.get()}, payload)
+        self.say({**meta, "submit": number, "call": CURRENT_CALL.get()}, payload)
         try:
             return await answered
         except asyncio.CancelledError:
-            self._say({"forget": number})
+            self.say({"forget": number})
             raise
         finally:
             self._submits.pop(number, None)
-
-    def _say(self, meta: Meta, payload: Sequence[Payload] = ()) -> None:
-        if not self._transport.is_closing():
-            self._transport.write(encode_frame(meta, payload))
