@@ -14,7 +14,7 @@ _NO_MEMORY_SECONDS: Final = 0.1
 """Until answers are written again for which Redis had no memory."""
 
 
-class Answers:
+class UnwrittenAnswers:
     """Answers by web process, and places of requests that are over by stream, until written."""
 
     def __init__(self, broker: Broker) -> None:

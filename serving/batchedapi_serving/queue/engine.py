@@ -207,7 +207,7 @@ class Hold:
         return self.facts
 
 
-class Lengths:
+class StreamLengths:
     """Requests in each stream, as far as is known, with those that are to be handed in.
 
     A look that began while something was handed in may be older than the lengths that Redis told
@@ -348,7 +348,7 @@ class QueueEngine(MethodTable[QueueMethod]):
         self._clients: dict[Client, int] = {}
         self._unreachable = unreachable
         self.hold: Final = Hold(self._give_up)
-        self._lengths = Lengths()
+        self._lengths = StreamLengths()
         self._offered = Offered(settings, unreadable)
 
     # ------------------------------------------------------------ the engine

@@ -33,7 +33,7 @@ from batchedapi_serving.dispatch.messages import stand_in
 from batchedapi_serving.dispatch.outcomes import Awaited, Outcome
 from batchedapi_serving.errors import NotReadyError, PredictorError, ServingError
 from batchedapi_serving.processes import came
-from batchedapi_serving.queue.answers import Answers
+from batchedapi_serving.queue.answers import UnwrittenAnswers
 from batchedapi_serving.queue.broker import (
     Broker,
     Look,
@@ -200,7 +200,7 @@ class Puller:
         self._free = asyncio.Event()
         """Ends the rest between two looks. What is to be run alone is claimed at a look, and only
         with nothing in hand: set when the last request left the hand while one waits for that."""
-        self._answers = Answers(broker)
+        self._answers = UnwrittenAnswers(broker)
         self._room, self._stopped = asyncio.Event(), asyncio.Event()
         self._others = Others(broker, now)
         self._question = Question()
