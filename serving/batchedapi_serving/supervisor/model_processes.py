@@ -258,36 +258,6 @@ def cuda_visible_devices(
     return tuple(",".join(share) for share in shares)
 
 
-def model_environment(
-    index: int,
-    *,
-    inherited: Mapping[str, str],
-    user: Mapping[str, str],
-    device: str | None,
-    threads: int,
-    threads_written: bool,
-) -> dict[str, str]:
-    """Variables that the model process `index` has beside the supervisor's.
-
-    Args:
-        index: 0-based.
-        inherited: The supervisor's environment; its thread variables stay, unless the manifest
-            says `cpuThreads`.
-        user: `spec.predictor.env`; beats everything else, CUDA_VISIBLE_DEVICES included.
-        device: Its CUDA_VISIBLE_DEVICES; None leaves the inherited one. NVIDIA_VISIBLE_DEVICES is
-            the container runtime's and never touched.
-        threads: Of numerical libraries in one process.
-        threads_written: They are `spec.predictor.cpuThreads`, not a share of the CPUs.
-    """
-    added = {WORKER_INDEX: str(index)}
-    if device is not None:
-        added[VISIBLE] = device
-    for name in THREAD_VARIABLES:
-        if threads_written or name not in inherited:
-            added[name] = str(threads)
-    return {**added, **user}
-
-
 def model_environments(
     settings: ReplicaSettings,
     inherited: Mapping[str, str],
@@ -296,21 +266,29 @@ def model_environments(
 ) -> list[dict[str, str]]:
     """Variables that each model process has beside the supervisor's.
 
+    NVIDIA_VISIBLE_DEVICES is the container runtime's and never touched.
+
+    Args:
+        settings: The replica's.
+        inherited: The supervisor's environment; its thread variables stay, unless the manifest
+            says `cpuThreads`.
+        user: `spec.predictor.env`; beats everything else, CUDA_VISIBLE_DEVICES included.
+        cpus: Shared by the processes, for as many threads of numerical libraries.
+
     Raises:
         LoadError: the GPUs cannot be shared out as asked.
     """
+    written = settings.cpu_threads
+    threads = cpu_threads(written, max(1, int(cpus)), settings.processes)
+    missing = [name for name in THREAD_VARIABLES if written is not None or name not in inherited]
     assignment = GpuAssignment(settings.gpu_assignment)
-    threads = cpu_threads(settings.cpu_threads, max(1, int(cpus)), settings.processes)
+    devices = cuda_visible_devices(settings.gpus, settings.processes, assignment)
     return [
-        model_environment(
-            index,
-            inherited=inherited,
-            user=user,
-            device=device,
-            threads=threads,
-            threads_written=settings.cpu_threads is not None,
-        )
-        for index, device in enumerate(
-            cuda_visible_devices(settings.gpus, settings.processes, assignment)
-        )
+        {
+            WORKER_INDEX: str(index),
+            **({} if device is None else {VISIBLE: device}),
+            **dict.fromkeys(missing, str(threads)),
+            **user,
+        }
+        for index, device in enumerate(devices)
     ]

@@ -1,10 +1,13 @@
 """What a model process finds in its environment: its devices, its threads, the user's variables."""
 
+from typing import Any
+
 import pytest
 
 from batchedapi_core.placement import THREAD_VARIABLES, GpuAssignment
 from batchedapi_serving.errors import LoadError
-from batchedapi_serving.supervisor.model_processes import cuda_visible_devices, model_environment
+from batchedapi_serving.supervisor.model_processes import cuda_visible_devices, model_environments
+from dispatching import replica_settings
 
 
 def environment_of(
@@ -12,18 +15,13 @@ def environment_of(
     *,
     inherited: dict[str, str] | None = None,
     user: dict[str, str] | None = None,
-    device: str | None = None,
-    threads_written: bool = False,
+    cpu_threads: int | None = None,
+    **gpus: Any,
 ) -> dict[str, str]:
-    """With four threads."""
-    return model_environment(
-        index,
-        inherited=inherited or {},
-        user=user or {},
-        device=device,
-        threads=4,
-        threads_written=threads_written,
-    )
+    """With four threads, whether the manifest says so or not."""
+    count = index + 1
+    settings = replica_settings(processes=count, cpu_threads=cpu_threads, **gpus)
+    return model_environments(settings, inherited or {}, user or {}, 4.0 * count)[index]
 
 
 def test_every_library_gets_its_share_of_threads() -> None:
@@ -55,7 +53,7 @@ def test_the_manifest_beats_the_image_and_its_env_beats_its_cpu_threads() -> Non
     environment = environment_of(
         inherited={"OMP_NUM_THREADS": "1"},
         user={"MKL_NUM_THREADS": "3"},
-        threads_written=True,
+        cpu_threads=4,
     )
 
     assert ("4", "3") == (environment["OMP_NUM_THREADS"], environment["MKL_NUM_THREADS"])
@@ -64,16 +62,16 @@ def test_the_manifest_beats_the_image_and_its_env_beats_its_cpu_threads() -> Non
 def test_devices_are_set_only_if_there_is_something_to_say() -> None:
     """An empty value hides every GPU, none leaves what is there; the runtime's is its own."""
     assert "CUDA_VISIBLE_DEVICES" not in environment_of()
-    assert environment_of(device="")["CUDA_VISIBLE_DEVICES"] == ""
-    assert environment_of(device="1")["CUDA_VISIBLE_DEVICES"] == "1"
-    assert "NVIDIA_VISIBLE_DEVICES" not in environment_of(device="1")
+    assert environment_of(gpu_assignment="None")["CUDA_VISIBLE_DEVICES"] == ""
+    assert environment_of(gpus=("1",))["CUDA_VISIBLE_DEVICES"] == "1"
+    assert "NVIDIA_VISIBLE_DEVICES" not in environment_of(gpus=("1",))
 
 
 def test_the_users_own_devices_count() -> None:
     """Who writes CUDA_VISIBLE_DEVICES into the manifest means it."""
     user = {"CUDA_VISIBLE_DEVICES": "7"}
 
-    assert environment_of(device="1", user=user)["CUDA_VISIBLE_DEVICES"] == "7"
+    assert environment_of(gpus=("1",), user=user)["CUDA_VISIBLE_DEVICES"] == "7"
 
 
 @pytest.mark.parametrize(
