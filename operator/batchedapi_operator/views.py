@@ -311,62 +311,87 @@ class PodView:
     def of(cls, body: JsonObject) -> Self:
         """From a pod's body."""
         metadata, status = body["metadata"], body.get("status") or {}
-        conditions = _conditions(status)
-        scheduled = conditions.get("PodScheduled", ConditionView("", "", ""))
-        ready = conditions.get("Ready", ConditionView("False", "", ""))
-        containers = status.get("containerStatuses") or ()
-        container: JsonObject = next((c for c in containers if c["name"] == CONTAINER), {})
-        state = container.get("state") or {}
-        waiting = state.get("waiting") or {}
-        ended = (
-            state.get("terminated") or (container.get("lastState") or {}).get("terminated") or {}
-        )
+        labels = metadata.get("labels") or {}
         deleted, over = "deletionTimestamp" in metadata, status.get("phase") in _ENDED
-        failed = status.get("phase") == "Failed" and not deleted
-        # in the words of who ended it
-        told = ": ".join(filter(None, (status.get("reason"), status.get("message"))))
-        created, homeless = metadata.get("creationTimestamp"), _homeless(body, scheduled)
-        before = before_ours(body)
-        creating = not homeless and before is None and is_creating(body)
-        starts = status.get("startTime")
-        is_ready = ready.status == "True"
         return cls(
             name=metadata["name"],
             uid=metadata["uid"],
             ip=status.get("podIP", ""),
             owner_uid=controller_uid(metadata),
-            revision=(metadata.get("labels") or {}).get(contract.LABEL_REVISION, ""),
-            ready=is_ready,
+            revision=labels.get(contract.LABEL_REVISION, ""),
             gone=deleted or over,
-            unschedulable=(
-                scheduled.message or scheduled.reason
-                if homeless in {"Unschedulable", "SchedulingGated"}
-                else ""
-            ),
-            waiting_reason=waiting.get("reason", ""),
-            waiting_message=waiting.get("message", ""),
-            exit_reason=ended.get("reason", ""),
-            exit_message=ended.get("message", ""),
-            exit_code=ended.get("exitCode", 0),
-            startup=_startup(body, ready, containers),
-            created=_moment(created),
-            was_ready=_was_ready(status, ready, container),
+            created=_moment(metadata.get("creationTimestamp")),
             ending=deleted and not over,
-            role=(metadata.get("labels") or {}).get(contract.LABEL_ROLE, ""),
-            creating_since=_moment(starts or scheduled.since) if creating else None,
-            sandbox=conditions.get("PodReadyToStartContainers") if creating else None,
-            volumes=_volumes(body.get("spec") or {}) if creating else (),
-            failure=(told or "it failed, and nobody says why") if failed else "",
-            # one that its node refused has no conditions
-            failed_at=_moment(ready.since or created) if failed else None,
-            unplaced=homeless,
-            taken=bool(starts or containers),
-            creating=creating,
-            over="terminated" in state or waiting.get("reason") == BACK_OFF,
-            before=None if is_ready else before,
-            beside=None if is_ready else beside_ours(body, ready.reason),
+            role=labels.get(contract.LABEL_ROLE, ""),
             due=_moment(metadata.get("deletionTimestamp")),
+            taken=bool(status.get("startTime") or status.get("containerStatuses")),
+            **_readiness(body, _conditions(status)),
+            **_placing(body, _conditions(status)),
+            **_container(status),
         )
+
+
+def _readiness(body: JsonObject, conditions: Mapping[str, ConditionView]) -> JsonObject:
+    """Members of PodView: whether the pod is ready, or was, and what has ended it."""
+    metadata, status = body["metadata"], body.get("status") or {}
+    ready = conditions.get("Ready", ConditionView("False", "", ""))
+    containers = status.get("containerStatuses") or ()
+    found: JsonObject = {
+        "ready": ready.status == "True",
+        "startup": _startup(body, ready, containers),
+        "was_ready": _was_ready(status, ready, _serving(status)),
+    }
+    if ready.status != "True":
+        found |= {"before": before_ours(body), "beside": beside_ours(body, ready.reason)}
+    if status.get("phase") == "Failed" and "deletionTimestamp" not in metadata:
+        # in the words of who ended it
+        told = ": ".join(filter(None, (status.get("reason"), status.get("message"))))
+        found["failure"] = told or "it failed, and nobody says why"
+        # one that its node refused has no conditions
+        found["failed_at"] = _moment(ready.since or metadata.get("creationTimestamp"))
+    return found
+
+
+def _placing(body: JsonObject, conditions: Mapping[str, ConditionView]) -> JsonObject:
+    """Members of PodView: whether it has a node, and how far that is with its container."""
+    status = body.get("status") or {}
+    scheduled = conditions.get("PodScheduled", ConditionView("", "", ""))
+    homeless = _homeless(body, scheduled)
+    barred = homeless in {"Unschedulable", "SchedulingGated"}
+    found: JsonObject = {
+        "unplaced": homeless,
+        "unschedulable": (scheduled.message or scheduled.reason) if barred else "",
+    }
+    if not homeless and before_ours(body) is None and is_creating(body):
+        found |= {
+            "creating": True,
+            "creating_since": _moment(status.get("startTime") or scheduled.since),
+            "sandbox": conditions.get("PodReadyToStartContainers"),
+            "volumes": _volumes(body.get("spec") or {}),
+        }
+    return found
+
+
+def _container(status: Mapping[str, Any]) -> JsonObject:
+    """Members of PodView: the state of the serving container."""
+    container = _serving(status)
+    state = container.get("state") or {}
+    waiting = state.get("waiting") or {}
+    ended = state.get("terminated") or (container.get("lastState") or {}).get("terminated") or {}
+    return {
+        "waiting_reason": waiting.get("reason", ""),
+        "waiting_message": waiting.get("message", ""),
+        "exit_reason": ended.get("reason", ""),
+        "exit_message": ended.get("message", ""),
+        "exit_code": ended.get("exitCode", 0),
+        "over": "terminated" in state or waiting.get("reason") == BACK_OFF,
+    }
+
+
+def _serving(status: Mapping[str, Any]) -> JsonObject:
+    """Status of the serving container; empty before there is one."""
+    containers = status.get("containerStatuses") or ()
+    return next((one for one in containers if one["name"] == CONTAINER), {})
 
 
 def _homeless(body: JsonObject, scheduled: ConditionView) -> str:

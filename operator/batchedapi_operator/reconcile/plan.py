@@ -135,35 +135,13 @@ def plan(
         hindrance: Why a write failed of which the API is not to blame; the same.
         defaults: What lies under the settings of the pods of a new revision.
     """
-    metadata, key, moment = (
-        document["metadata"],
-        ObjectKey.of(document),
-        datetime.fromisoformat(now),
-    )
-    uid = metadata["uid"]
-    ours = without_others(uid, observed)
-    api: BatchedAPI | None = None
-    revision: Revision | None = None
-    image = ""
-    problem = refusal
-    try:
-        api = parsed(document)
-        revision = _revision(api, ours, defaults)
-        image = image_for(api, revision, observed.status, default_image)
-        refuse_foreign(key, uid, observed)
-    except InvalidSpecError as error:
-        problem = problem or error
+    metadata, key, uid = document["metadata"], ObjectKey.of(document), document["metadata"]["uid"]
+    moment, ours = datetime.fromisoformat(now), without_others(uid, observed)
+    subject = _subject(document, observed, ours, default_image, defaults)
+    api, revision, problem = subject.api, subject.revision, refusal or subject.problem
     deleted, waits = deletion(metadata), leaving(key, uid, observed) if problem is None else None
-    subject = Subject(
-        metadata["name"],
-        metadata.get("generation", 0),
-        api,
-        revision,
-        image,
-        problem,
-        deleted or hindrance or (waits[0] if waits is not None else None),
-    )
-    status = build_status(subject, ours, now)
+    held = deleted or hindrance or (waits[0] if waits is not None else None)
+    status = build_status(replace(subject, problem=problem, hindrance=held), ours, now)
     pods = (*observed.pods, *observed.web.pods)
     due = until_told(pods, moment)
     nothing = Plan((), None, (), (), status, notes_of(observed.status, status), due)
@@ -180,24 +158,48 @@ def plan(
     if waits is not None:
         since = waits[1] or _since(status, ConditionType.PROGRESSING)
         return replace(nothing, notes=(), retry_after=again(since, now))
+    image = subject.image
+    stage = stage_of(api, revision, without_overdue(observed, moment))
+    return replace(
+        nothing,
+        apply=_children(api, revision, image, observed, policies, stage=stage),
+        **_writes(api, revision, observed, stage),
+    )
+
+
+def _subject(
+    document: JsonObject, observed: Observed, ours: Observed, default_image: str, defaults: Pod
+) -> Subject:
+    """As far as the manifest can be used, and the first thing that is wrong with it."""
+    metadata, key = document["metadata"], ObjectKey.of(document)
+    known = Subject(metadata["name"], metadata.get("generation", 0), None, None, "", None)
+    try:
+        api = parsed(document)
+        known = replace(known, api=api)
+        revision = _revision(api, ours, defaults)
+        known = replace(known, revision=revision)
+        known = replace(known, image=image_for(api, revision, observed.status, default_image))
+        refuse_foreign(key, metadata["uid"], observed)
+    except InvalidSpecError as error:
+        return replace(known, problem=error)
+    return known
+
+
+def _writes(api: BatchedAPI, revision: Revision, observed: Observed, stage: "Stage") -> JsonObject:
+    """Members of Plan beside `apply`."""
     queue, web = api.spec.server_side_batching.queue, observed.web.deployment
     surplus = surplus_revisions(revision, observed)
-    stage = stage_of(api, revision, without_overdue(observed, moment))
-    return Plan(
-        apply=_children(api, revision, image, observed, policies, stage=stage),
-        replicas=first_or_copied_count(api, observed),
-        delete=surplus,
-        give_back=tuple(
+    return {
+        "replicas": first_or_copied_count(api, observed),
+        "delete": surplus,
+        "give_back": tuple(
             Apply(CONFIG_MAPS, headed(api, child.name), child)
             for child in observed.revisions
             if child.name in observed.robbed - {revision.name} and child not in surplus
         ),
-        status=status,
-        notes=nothing.notes,
-        retry_after=due,
-        web_replicas=None if queue is None else first_web_count(queue.web, observed),
-        retire=web.child if stage.retire and web is not None else None,
-    )
+        "web_replicas": None if queue is None else first_web_count(queue.web, observed),
+        "retire": web.child if stage.retire and web is not None else None,
+    }
 
 
 def _since(status: JsonObject, kind: ConditionType) -> str:

@@ -64,66 +64,30 @@ class Subject:
         """Nothing of it is changed, so what runs may be of an earlier manifest."""
         return self.api is not None and self.api.spec.paused
 
+    @property
+    def queued(self) -> bool:
+        """It has one queue for all replicas."""
+        return self.api is not None and self.api.spec.server_side_batching.queue is not None
+
 
 def build_status(subject: Subject, observed: Observed, now: str) -> JsonObject:
     """Every field the reconciler owns; `now` is RFC 3339 and dates what has changed."""
-    deployment, web = observed.deployment, observed.web.deployment
-    before = observed.status
-    digest = deployment.revision if deployment is not None else ""
-    _, said = conditions.states(before, (ConditionType.READY,)).get(ConditionType.READY, ("", ""))
-    front = Front(
-        web,
-        observed.web.pods,
-        at_zero=at_zero(subject.api, observed),
-        was_at_zero=said in _ASLEEP,
-        replicas=_replicas(observed),
-    )
-    queued = subject.api is not None and subject.api.spec.server_side_batching.queue is not None
-    moment = datetime.fromisoformat(now)
-    causes = (
-        conditions.spec_valid(subject.problem, deployment, observed.pods, front),
-        conditions.scheduled((*observed.pods, *front.pods)),
-        conditions.model_loaded(
-            observed.pods,
-            digest,
-            moment,
-            at_zero=front.at_zero,
-            wanted=deployment is not None and deployment.replicas > 0,
-        ),
-    )
-    current = _is_current(subject, observed)
-    hindrance = subject.hindrance or conditions.without_pods(
-        ((deployment, observed.pods), (web, front.pods))
-    )
-    # before what may yet be well
-    why = sorted(filter(None, (*causes, hindrance)), key=lambda one: one.status != "False")
-    ready = conditions.ready(deployment, observed.pods, why, current=current, now=moment)
-    found = (
-        conditions.ready_by_roles(ready, deployment, front, why, moment) if queued else ready,
-        hindrance or conditions.progressing(deployment, front if queued else None),
-        *causes,
-    )
+    deployment, before = observed.deployment, observed.status
+    found = _conditions(subject, observed, datetime.fromisoformat(now))
     for_tools = conditions.for_tools(found)
     lasting: JsonObject = {name: before[name] for name in ("url", "revision") if name in before}
     if subject.api is not None:
         lasting["url"] = url(subject.api)
     if subject.revision is not None and subject.problem is None and not subject.paused:
         lasting["revision"] = {"current": subject.revision.name, "image": subject.image}
-    of_web = {
-        "replicas": web.existing if web else 0,
-        "readyReplicas": web.ready if web else 0,
-        "desiredReplicas": _desired(web, before.get("web") or {}),
-    }
     return {
         "observedGeneration": subject.generation,
         "phase": _phase(subject, found, observed).value,
         "message": for_people(conditions.first_to_tell(found))[: conditions.MESSAGE_LENGTH],
-        "replicas": deployment.existing if deployment else 0,
-        "readyReplicas": deployment.ready if deployment else 0,
+        **_replica_counts(deployment, before),
         "updatedReplicas": deployment.updated if deployment else 0,
-        "desiredReplicas": _desired(deployment, before),
-        "selector": (worker_selector_text if queued else selector_text)(subject.name),
-        **({"web": of_web} if queued or observed.web.may_fill else {}),
+        "selector": (worker_selector_text if subject.queued else selector_text)(subject.name),
+        **_web(subject, observed),
         **lasting,
         "conditions": conditions.dated(
             found if for_tools is None else (*found, for_tools),
@@ -132,6 +96,59 @@ def build_status(subject: Subject, observed: Observed, now: str) -> JsonObject:
             now,
         ),
     }
+
+
+def _conditions(subject: Subject, observed: Observed, now: datetime) -> tuple[Condition, ...]:
+    """Ready, Progressing, and what may be the cause of either; not those for tools."""
+    deployment, web, pods = observed.deployment, observed.web.deployment, observed.pods
+    ready = ConditionType.READY
+    _, said = conditions.states(observed.status, (ready,)).get(ready, ("", ""))
+    front = Front(
+        web,
+        observed.web.pods,
+        at_zero=at_zero(subject.api, observed),
+        was_at_zero=said in _ASLEEP,
+        replicas=_replicas(observed),
+    )
+    causes = (
+        conditions.spec_valid(subject.problem, deployment, pods, front),
+        conditions.scheduled((*pods, *front.pods)),
+        conditions.model_loaded(
+            pods,
+            deployment.revision if deployment is not None else "",
+            now,
+            at_zero=front.at_zero,
+            wanted=deployment is not None and deployment.replicas > 0,
+        ),
+    )
+    hindrance = subject.hindrance or conditions.without_pods(
+        ((deployment, pods), (web, front.pods))
+    )
+    # before what may yet be well
+    why = sorted(filter(None, (*causes, hindrance)), key=lambda one: one.status != "False")
+    current = _is_current(subject, observed)
+    workers = conditions.ready(deployment, pods, why, current=current, now=now)
+    queued = subject.queued
+    return (
+        conditions.ready_by_roles(workers, deployment, front, why, now) if queued else workers,
+        hindrance or conditions.progressing(deployment, front if queued else None),
+        *causes,
+    )
+
+
+def _replica_counts(deployment: DeploymentView | None, before: JsonObject) -> JsonObject:
+    return {
+        "replicas": deployment.existing if deployment else 0,
+        "readyReplicas": deployment.ready if deployment else 0,
+        "desiredReplicas": _desired(deployment, before),
+    }
+
+
+def _web(subject: Subject, observed: Observed) -> JsonObject:
+    """The field `web`, where there are web pods or are to be some."""
+    if not (subject.queued or observed.web.may_fill):
+        return {}
+    return {"web": _replica_counts(observed.web.deployment, observed.status.get("web") or {})}
 
 
 def _desired(deployment: DeploymentView | None, before: JsonObject) -> int:
