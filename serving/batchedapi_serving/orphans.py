@@ -32,14 +32,14 @@ _LOOK_SECONDS: Final = 0.02
 _PROC: Final = Path("/proc")
 
 
-class Entry(NamedTuple):
+class ProcessEntry(NamedTuple):
     """The kernel's facts about a process."""
 
     parent: int
     session: int
 
 
-Table = Mapping[int, Entry]
+Table = Mapping[int, ProcessEntry]
 """By pid."""
 
 
@@ -49,13 +49,13 @@ def adopt() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def process_table() -> dict[int, Entry]:
+def process_table() -> dict[int, ProcessEntry]:
     """All processes that are seen here; none on another system.
 
     Raises:
         OSError: nobody can look just now, as no descriptor is left.
     """
-    table: dict[int, Entry] = {}
+    table: dict[int, ProcessEntry] = {}
     if not _PROC.exists():
         return table
     for entry in _PROC.iterdir():
@@ -63,7 +63,7 @@ def process_table() -> dict[int, Entry]:
             continue
         with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
             fields = (entry / "stat").read_text("latin-1").rpartition(")")[2].split()
-            table[int(entry.name)] = Entry(int(fields[1]), int(fields[3]))
+            table[int(entry.name)] = ProcessEntry(int(fields[1]), int(fields[3]))
     return table
 
 

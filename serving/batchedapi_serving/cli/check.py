@@ -28,10 +28,10 @@ from batchedapi_serving.cli.serve import ServeOptions, replica_settings
 from batchedapi_serving.hardware import usable_cpus
 from batchedapi_serving.laptop.checking.report import (
     REPORT_FILE,
-    Advice,
+    CheckOptions,
     MethodReport,
+    Remark,
     Report,
-    Wanted,
     advise_memory,
     advise_method,
     render_method,
@@ -52,9 +52,9 @@ class Judged:
 
     settings: ReplicaSettings
     report: Report
-    memory: tuple[Advice, ...]
+    memory: tuple[Remark, ...]
 
-    def advice(self, method: MethodReport) -> list[Advice]:
+    def advice(self, method: MethodReport) -> list[Remark]:
         """For one method."""
         batching = self.settings.of_method(method.name).batching
         return advise_method(
@@ -104,7 +104,7 @@ def load_items(path: Path) -> list[Any]:
     return value
 
 
-def run_check(documents: Documents, wanted: Wanted) -> tuple[ReplicaSettings, Report]:
+def run_check(documents: Documents, wanted: CheckOptions) -> tuple[ReplicaSettings, Report]:
     """Start the predictor as the first model process of a replica is started, and check it.
 
     Raises:
@@ -205,7 +205,7 @@ def check_command(
             documents = load_documents(file, name, UnknownFields.REFUSE)
         else:
             documents = Documents(manifest_of(predictor or ""), {}, Path.cwd())
-        wanted = Wanted(None if items is None else load_items(items), ignored)
+        wanted = CheckOptions(None if items is None else load_items(items), ignored)
         judged = judge(documents, run_check(documents, wanted))
     text = judged.as_text()
     if as_json:

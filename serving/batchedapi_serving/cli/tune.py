@@ -135,8 +135,8 @@ def tune_command(
     # memory to give away.
     from batchedapi_serving.laptop.tuning import report  # noqa: PLC0415
     from batchedapi_serving.laptop.tuning.measuring import MeasuringError, NoRowsError  # noqa: PLC0415
-    from batchedapi_serving.laptop.tuning.replica import Subject, cpus_of  # noqa: PLC0415
-    from batchedapi_serving.laptop.tuning.run import Tuner, Wanted  # noqa: PLC0415
+    from batchedapi_serving.laptop.tuning.replica import TuneSubject, cpus_of  # noqa: PLC0415
+    from batchedapi_serving.laptop.tuning.run import TuneOptions, Tuner  # noqa: PLC0415
 
     if picture is not None and importlib.util.find_spec("matplotlib") is None:
         click.echo(f"batchedapi: {report.REMEDY}", err=True)
@@ -151,7 +151,7 @@ def tune_command(
         cpus, written = len(own_cpus) or usable, predictor.processes_per_replica
         own = cpus if written == CPU_COUNT else int(written), predictor.threads_per_process
         target = _target(api, slo)
-        wanted = Wanted(
+        wanted = TuneOptions(
             target=target,
             items=None if items is None else load_items(items),
             processes=cpus if processes is None else processes,
@@ -159,7 +159,7 @@ def tune_command(
             largest=largest,
             step=max(_TARGETS_A_STEP * target, _SHORTEST_STEP, _duration("--step", step)),
         )
-        subject = Subject(api, documents.source, documents.folder, own_cpus)
+        subject = TuneSubject(api, documents.source, documents.folder, own_cpus)
         tuner = Tuner(subject, own, wanted, progress.tell)
         tuner.run()
         known = tuner.known

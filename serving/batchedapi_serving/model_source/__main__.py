@@ -28,8 +28,8 @@ from batchedapi_serving.model_source import FETCH
 from batchedapi_serving.model_source.download import (
     Bucket,
     DownloadFailedError,
+    HttpsFile,
     TransientError,
-    Web,
     download_file,
     download_objects,
 )
@@ -49,7 +49,7 @@ class Here:
     path: Path
 
 
-Location = Here | Web | Bucket
+Location = Here | HttpsFile | Bucket
 
 
 def main(runtime: str) -> int:
@@ -120,7 +120,7 @@ def _once(location: Location, uri: str, folder: Path) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     match location:
-        case Web():
+        case HttpsFile():
             target = folder / location.file_name
             download_file(location.url, target)
             return target
@@ -152,7 +152,7 @@ def parse_location(uri: str, folder: Path) -> Location:
         case "https":
             if not urlsplit(uri).hostname:
                 raise DownloadFailedError(uri, "expected a host after https://")
-            return Web(uri)
+            return HttpsFile(uri)
         case "s3":
             name, _, key = rest.partition("/")
             if not name:

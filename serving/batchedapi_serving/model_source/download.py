@@ -60,7 +60,7 @@ class TransientError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Web:
+class HttpsFile:
     """One file behind https."""
 
     url: str
@@ -114,7 +114,7 @@ def download_file(url: str, target: Path) -> None:
                 f" {AUTHORITY_REMEDY}",
             ) from error
         raise TransientError(str(error.reason)) from error
-    except NoRoomError as error:
+    except DiskFullError as error:
         raise DownloadFailedError(url, str(error)) from error
     except (OSError, HTTPException) as error:
         raise TransientError(f"{type(error).__name__}: {error}") from error
@@ -171,7 +171,7 @@ def download_objects(bucket: Bucket, uri: str, folder: Path) -> Path:
     except (exceptions.NotFoundError, exceptions.PermissionDeniedError,
             exceptions.UnauthenticatedError) as error:  # fmt: skip
         raise DownloadFailedError(uri, failure_of(error, os.environ)) from error
-    except NoRoomError as error:
+    except DiskFullError as error:
         raise DownloadFailedError(uri, str(error)) from error
     except (exceptions.BaseError, OSError) as error:
         text = failure_of(error, os.environ)
@@ -252,7 +252,7 @@ def _relative(path: str, key: str, uri: str) -> str:
     return inside
 
 
-class NoRoomError(OSError):
+class DiskFullError(OSError):
     """The disk cannot take the model."""
 
 
@@ -268,7 +268,7 @@ def check_room(folder: Path, size: int) -> None:
     """
     free = shutil.disk_usage(folder).free
     if size + SPARE > free:
-        raise NoRoomError(
+        raise DiskFullError(
             f"expected room for {size} bytes in {folder}, got {max(0, free - SPARE)}; set TMPDIR to"
             " a larger disk, or raise the pod's ephemeral storage"
         )

@@ -13,7 +13,7 @@ import yaml
 
 from batchedapi_core.manifest import UnknownFields
 from batchedapi_serving.cli.documents import load_documents
-from batchedapi_serving.laptop.tuning.replica import Subject, apart_from, running
+from batchedapi_serving.laptop.tuning.replica import TuneSubject, apart_from, running
 from ports import HOST
 from serving import PROGRAM, is_alive, write_manifest
 
@@ -126,7 +126,7 @@ def test_a_replica_runs_on_its_cpus_and_the_generator_on_the_others(tmp_path: Pa
     documents = load_documents(manifest, None, UnknownFields.REFUSE)
     machine = os.sched_getaffinity(0)
     own = frozenset({max(machine)})
-    subject = Subject(documents.api, documents.source, documents.folder, own)
+    subject = TuneSubject(documents.api, documents.source, documents.folder, own)
 
     with apart_from(own if len(machine) > 1 else frozenset()), running(subject, {}) as replica:
         answer = httpx.post(f"http://{HOST}:{replica.port}/api", json={"id": 1}, timeout=30)

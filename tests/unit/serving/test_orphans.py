@@ -1,13 +1,13 @@
 """Whose processes are whose."""
 
-from batchedapi_serving.orphans import Entry, children_of, reap, with_descendants
+from batchedapi_serving.orphans import ProcessEntry, children_of, reap, with_descendants
 
 TABLE = {
-    10: Entry(parent=1, session=10),
-    11: Entry(parent=10, session=11),
-    12: Entry(parent=11, session=11),
-    13: Entry(parent=12, session=13),
-    20: Entry(parent=1, session=20),
+    10: ProcessEntry(parent=1, session=10),
+    11: ProcessEntry(parent=10, session=11),
+    12: ProcessEntry(parent=11, session=11),
+    13: ProcessEntry(parent=12, session=13),
+    20: ProcessEntry(parent=1, session=20),
 }
 
 

@@ -1,6 +1,6 @@
 """Program that checks a predictor; started by `batchedapi check`, not by hand.
 
-Argument: the runtime folder, in which lies what is asked (`Wanted`). The report is left there. On a
+Argument: the runtime folder, which has the options (`CheckOptions`) and gets the report. On a
 terminal a line says what is being done; it is gone when there is a report to read.
 """
 
@@ -22,8 +22,8 @@ from batchedapi_serving.codecs import codec_for
 from batchedapi_serving.errors import ClientError, LoadError
 from batchedapi_serving.ipc import Meta, Payload
 from batchedapi_serving.laptop.checking.equality import (
+    AskedMethod,
     FailedError,
-    Method,
     Sample,
     by_shape,
     choose_samples,
@@ -31,10 +31,10 @@ from batchedapi_serving.laptop.checking.equality import (
 )
 from batchedapi_serving.laptop.checking.report import (
     REPORT_FILE,
+    BatchTiming,
+    CheckOptions,
     MethodReport,
     Report,
-    Timing,
-    Wanted,
     unit_of,
 )
 from batchedapi_serving.logs import configure_logging, log_apart
@@ -88,7 +88,7 @@ def main(runtime: str) -> int:
     settings = ReplicaSettings.read(runtime)
     configure_logging("warning", "check")
     log_apart()
-    wanted = Wanted.read(runtime)
+    wanted = CheckOptions.read(runtime)
     tell = _line_on_a_terminal if sys.stderr.isatty() else _nothing
     tell("loading the predictor")
     channel = LocalChannel()
@@ -119,7 +119,7 @@ def _check(
     run: Callable[[Meta, bytes], tuple[Meta, Sequence[Payload]]],
     spec: MethodSpec,
     *,
-    wanted: Wanted,
+    wanted: CheckOptions,
     tell: Callable[[str], None],
 ) -> MethodReport:
     none = MethodReport(spec.name, spec.batched, spec.max_batch_size, 0, "nothing", (), (), None)
@@ -127,7 +127,7 @@ def _check(
         how = "it streams the answer to one request" if spec.streams else "it takes one request"
         return replace(none, source=f"{how} at a time")
     codec = codec_for(spec, settings.of_method(spec.name), settings.name)
-    method = Method(codec, run)
+    method = AskedMethod(codec, run)
     try:
         chosen = choose_samples(codec, wanted.items)
         if not chosen.rows:
@@ -146,12 +146,12 @@ def _check(
 
 
 def time_batches(
-    method: Method,
+    method: AskedMethod,
     samples: Sequence[Sample],
     max_batch_size: int,
     clock: Callable[[], float] = time.perf_counter,
     tell: Callable[[str], None] = _nothing,
-) -> tuple[tuple[Timing, ...], ServiceTime | None]:
+) -> tuple[tuple[BatchTiming, ...], ServiceTime | None]:
     """Run batches of 1, 2, 4, ... the maximum, of the samples over and over.
 
     Returns:
@@ -175,7 +175,9 @@ def time_batches(
             method.ask(batch)
             seconds.append(clock() - began)
         median = statistics.median(seconds)
-        timings.append(Timing(rows, median, len(seconds), sum(sample.cost for sample in batch)))
+        timings.append(
+            BatchTiming(rows, median, len(seconds), sum(sample.cost for sample in batch))
+        )
         # Each size counts alike, however often it was run: its median, three times.
         of_size = BatchSums(1.0, rows, rows**2, median, rows * median)
         sums = sums.plus(of_size.scaled(float(FEWEST_RUNS)))

@@ -50,7 +50,7 @@ def samples_of(codec: Codec, encoded: Encoded) -> list[Sample]:
     ]
 
 
-class Method:
+class AskedMethod:
     """One method that can be asked."""
 
     def __init__(self, codec: Codec, run: Run) -> None:
@@ -151,7 +151,7 @@ FINDINGS = 5
 
 
 def findings(
-    method: Method,
+    method: AskedMethod,
     samples: Sequence[Sample],
     max_batch_size: int,
     ignored: AbstractSet[str] = frozenset(),

@@ -21,7 +21,7 @@ _WANTED_FILE: Final = "wanted.json"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Wanted:
+class CheckOptions:
     """Options of a check; `read` takes what `write` left in the runtime folder."""
 
     items: Sequence[Any] | None
@@ -34,13 +34,13 @@ class Wanted:
         (runtime / _WANTED_FILE).write_text(json.dumps(dataclasses.asdict(self)))
 
     @classmethod
-    def read(cls, runtime: str) -> "Wanted":
+    def read(cls, runtime: str) -> "CheckOptions":
         """The options that `write` left."""
         return cls(**json.loads((Path(runtime) / _WANTED_FILE).read_text()))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Timing:
+class BatchTiming:
     """Batches of one size."""
 
     rows: int
@@ -69,7 +69,7 @@ class MethodReport:
     """Where they come from."""
     findings: tuple[str, ...]
     """Differences that were found, a sentence each."""
-    timings: tuple[Timing, ...]
+    timings: tuple[BatchTiming, ...]
     """Ascending in rows."""
     line: ServiceTime | None
     """t(n) fitted through every batch; None: too few."""
@@ -122,7 +122,7 @@ class Weight(enum.StrEnum):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Advice:
+class Remark:
     """One piece."""
 
     weight: Weight
@@ -131,7 +131,7 @@ class Advice:
 
 def advise_method(
     report: MethodReport, *, interval: float, max_latency: float | None
-) -> list[Advice]:
+) -> list[Remark]:
     """Advice from the table of one method.
 
     Args:
@@ -149,7 +149,7 @@ def advise_method(
     counted = ROWS if report.unit == ROWS else "units"  # by maxBatchSize
     if report.max_batch_size != 1 and interval != 0.0 and gathered < report.max_batch_size:
         advice.append(
-            Advice(
+            Remark(
                 Weight.NOTE,
                 f"at {full.rows_per_second:,.0f} rows/s, the rate of full batches, a batchInterval"
                 f" of {_ms(interval)} gathers {gathered:,.1f} of {report.max_batch_size}"
@@ -161,7 +161,7 @@ def advise_method(
         advice += _latency(timings, interval, max_latency)
     elif full.rows > 1 and interval > 0 and full.seconds > 5 * interval:
         advice.append(
-            Advice(
+            Remark(
                 Weight.NOTE,
                 f"a full batch takes {_ms(full.seconds)}, so a batchInterval of {_ms(interval)}"
                 " hardly matters for the latency: maxBatchSize decides it",
@@ -180,12 +180,12 @@ def unit_of(size_of: SizeOf) -> str:
     return f"{size_of.per:g} {what}"
 
 
-def _size(timings: tuple[Timing, ...], configured: int) -> Advice:
+def _size(timings: tuple[BatchTiming, ...], configured: int) -> Remark:
     single, half, full = timings[0], timings[-2], timings[-1]
     best = max(timings, key=lambda timing: timing.rows_per_second)
     gain = best.rows_per_second / single.rows_per_second if single.rows_per_second else 1.0
     if gain < LITTLE:
-        return Advice(
+        return Remark(
             Weight.WARNING,
             f"batching buys next to nothing: {gain:.2f} times the rows per second of single rows."
             " Look whether the method works on the whole array at once, or set maxBatchSize: 1:"
@@ -194,23 +194,23 @@ def _size(timings: tuple[Timing, ...], configured: int) -> Advice:
     enough = next(t for t in timings if t.rows_per_second >= NEARLY_ALL * best.rows_per_second)
     if enough.rows < full.rows:
         share = enough.rows_per_second / best.rows_per_second
-        return Advice(
+        return Remark(
             Weight.NOTE,
             f"maxBatchSize: {enough.size} would do: {share:.0%} of the best rate, and a batch takes"
             f" {_ms(enough.seconds)} instead of {_ms(full.seconds)}",
         )
     if full.rows_per_second > STILL_RISING * half.rows_per_second:
-        return Advice(
+        return Remark(
             Weight.NOTE,
             f"the rate still rises at {full.rows} rows: try maxBatchSize: {2 * configured}",
         )
-    return Advice(
+    return Remark(
         Weight.NOTE,
         f"maxBatchSize: {configured} fits: {gain:.1f} times the rows per second of single rows",
     )
 
 
-def _latency(timings: tuple[Timing, ...], interval: float, max_latency: float) -> list[Advice]:
+def _latency(timings: tuple[BatchTiming, ...], interval: float, max_latency: float) -> list[Remark]:
     """A row waits for the interval or the batch in progress, and then for its own batch."""
     full = timings[-1]
     if full.seconds > max_latency:
@@ -229,17 +229,17 @@ def _latency(timings: tuple[Timing, ...], interval: float, max_latency: float) -
         if fitting
         else "no size meets it: raise maxLatency, lower batchInterval, or use a faster model"
     )
-    return [Advice(Weight.WARNING, f"{text}: {remedy}")]
+    return [Remark(Weight.WARNING, f"{text}: {remedy}")]
 
 
-def advise_memory(peak: int, processes: int, limit: int | None) -> list[Advice]:
+def advise_memory(peak: int, processes: int, limit: int | None) -> list[Remark]:
     """Whether the copies fit; bytes, `limit` is `spec.compute.mem`."""
     if limit is None:
         return []
     if processes * peak <= limit:
         return []
     return [
-        Advice(
+        Remark(
             Weight.WARNING,
             f"{processes} processes of {peak / 2**20:.0f}Mi need more than spec.compute.mem"
             f" {limit / 2**20:.0f}Mi: raise it, lower processesPerReplica, or lower maxBatchSize",
@@ -258,7 +258,7 @@ BAR: Final = 30
 """Characters of the longest bar."""
 
 
-def render_method(report: MethodReport, advice: Sequence[Advice]) -> str:
+def render_method(report: MethodReport, advice: Sequence[Remark]) -> str:
     """Everything about one method, ending with a line feed."""
     lines = [f"{report.name}"]
     if not report.samples:
@@ -280,7 +280,7 @@ def render_method(report: MethodReport, advice: Sequence[Advice]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def render_table(timings: Sequence[Timing], *, units: bool = False) -> list[str]:
+def render_table(timings: Sequence[BatchTiming], *, units: bool = False) -> list[str]:
     """One line a size, with a bar as long as its rate; empty without sizes.
 
     `units` adds the size as `maxBatchSize` counts it, where that is not rows.

@@ -9,7 +9,7 @@ from batchedapi_serving.laptop.migrating.migration import (
     Draft,
     MigrateError,
     Migration,
-    Note,
+    MigrationNote,
     Project,
     Rules,
     To,
@@ -157,7 +157,7 @@ def migrate(project: Project) -> Migration:
         else:
             name = one.get("name") if isinstance(one, Mapping) else "an entry"
             remedy = _OTHER_KINDS.get(str(kind), f"expected kind {' or '.join(KINDS)}")
-            others.append(Note(f"{name}: {kind}", "there is no such kind", remedy))
+            others.append(MigrationNote(f"{name}: {kind}", "there is no such kind", remedy))
     if not apis:
         raise MigrateError(
             "; ".join(f"{one.place}: {one.remedy}" for one in others)

@@ -10,7 +10,7 @@ from batchedapi_serving.laptop.migrating.migration import (
     Draft,
     MigrateError,
     Migration,
-    Note,
+    MigrationNote,
     Project,
     Rules,
     To,
@@ -178,7 +178,7 @@ def objects(document: object) -> Iterator[Any]:
     elif items is not None:
         rest["items"] = items
     if rest:
-        yield Note(f"{document['kind']}: {', '.join(map(str, rest))}", NO_FIELD, UNKNOWN)
+        yield MigrationNote(f"{document['kind']}: {', '.join(map(str, rest))}", NO_FIELD, UNKNOWN)
 
 
 def migrate(project: Project) -> Migration:
@@ -191,14 +191,14 @@ def migrate(project: Project) -> Migration:
     for one in (found for document in project.documents() for found in objects(document)):
         if isinstance(one, Mapping) and one.get("kind") == "InferenceService":
             apis.append(one)
-        elif isinstance(one, Note):
+        elif isinstance(one, MigrationNote):
             others.append(one)
         else:
             name = f"{one!r:.60}"
             if isinstance(one, Mapping):
                 name = f"{one.get('kind')} {_metadata(one).get('name')}"
             remedy = "apply it with kubectl, if the API needs it"
-            others.append(Note(name, "is no InferenceService", remedy))
+            others.append(MigrationNote(name, "is no InferenceService", remedy))
     if not apis:
         raise MigrateError("expected kind InferenceService, found none")
     names = [str(_metadata(one).get("name") or project.folder) for one in apis]

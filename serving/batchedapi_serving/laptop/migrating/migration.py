@@ -47,7 +47,7 @@ class MigrateError(ValueError):
     """The file cannot be taken over; says why, and what to do instead."""
 
 
-class Note(NamedTuple):
+class MigrationNote(NamedTuple):
     """One thing of the source that was not taken over as it was."""
 
     place: str
@@ -129,7 +129,7 @@ class Draft:
     labels: dict[str, Any] = field(default_factory=dict)
     """Fields of metadata: namespace, labels and annotations."""
     spec: dict[str, Any] = field(default_factory=dict)
-    notes: list[Note] = field(default_factory=list)
+    notes: list[MigrationNote] = field(default_factory=list)
     code: str = ""
     """Its class; empty: the user's own class is served."""
     imports: tuple[str, ...] = ("from batchedapi_serving import batched",)
@@ -138,7 +138,7 @@ class Draft:
 
     def tell(self, place: str, reason: str, remedy: str) -> None:
         """Note what is not taken over."""
-        self.notes.append(Note(place, reason, remedy))
+        self.notes.append(MigrationNote(place, reason, remedy))
 
     def take(self, value: Any, rules: Any, place: str) -> None:
         """Translate a value by its rules; null is absent."""
@@ -245,7 +245,7 @@ class Migration:
     names: Sequence[str]
     """Names of the APIs."""
     files: Mapping[str, str]
-    notes: Sequence[Note]
+    notes: Sequence[MigrationNote]
 
     def edits(self) -> Iterator[tuple[str, int, str]]:
         """Lines that only a person can write: file, number from 1, what to write there."""
@@ -263,7 +263,7 @@ def finished(project: Project, drafts: Sequence[Draft], read: Sequence[str] = ()
         drafts: One for each API.
         read: Names beside the file that were read too.
     """
-    notes: list[Note] = []
+    notes: list[MigrationNote] = []
     names: list[str] = []
     imports: dict[str, None] = {}
     manifests, classes = [], []
@@ -299,7 +299,7 @@ def _import_block(lines: Mapping[str, None]) -> str:
     return "\n\n".join("\n".join(sorted(group)) for group in groups if group)
 
 
-def _beside(project: Project, read: Sequence[str]) -> list[Note]:
+def _beside(project: Project, read: Sequence[str]) -> list[MigrationNote]:
     by_remedy: dict[str, list[str]] = {}
     for name in project.beside:
         if name in {*read, project.file} or any(fnmatch.fnmatch(name, one) for one in _SILENT):
@@ -307,7 +307,7 @@ def _beside(project: Project, read: Sequence[str]) -> list[Note]:
         pattern = next(one for one in _BESIDE if fnmatch.fnmatch(name, one))
         by_remedy.setdefault(_BESIDE[pattern], []).append(name)
     return [
-        Note(", ".join(names), "is beside it and was not read", remedy)
+        MigrationNote(", ".join(names), "is beside it and was not read", remedy)
         for remedy, names in by_remedy.items()
     ]
 

@@ -27,7 +27,7 @@ from batchedapi_core.simulation import (
     max_rate,
     simulate,
 )
-from batchedapi_serving.laptop.simulating.settings import Setting, Setup
+from batchedapi_serving.laptop.simulating.settings import SettingLine, Setup
 
 MOST_ROWS: Final = 10**8
 """Most rows of a trace: some minutes of simulation, some GiB of memory."""
@@ -297,7 +297,7 @@ class Simulated:
     rate: float  # rows/s that one replica holds within the target
     minimum: float  # replica-seconds of the clairvoyant
     target: float | None  # seconds
-    settings: tuple[Setting, ...]
+    settings: tuple[SettingLine, ...]
     ways: Ways | None = None
     """Where it was asked what one queue would bring."""
 
@@ -370,7 +370,7 @@ def run(setup: Setup, trace: StepTrace | RecordedTrace) -> Simulated:
         rate=rate,
         minimum=clairvoyant(trace, rate, min_replicas=setup.min_replicas).cost,
         target=service.latency_target,
-        settings=(*setup.settings, Setting("replicas at the start", str(replicas), origin)),
+        settings=(*setup.settings, SettingLine("replicas at the start", str(replicas), origin)),
         ways=None
         if setup.connections is None
         else ways_of(setup, trace, max(1, outcome.max_replicas), setup.connections),

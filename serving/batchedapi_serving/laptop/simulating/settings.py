@@ -42,7 +42,7 @@ class Options:
     seed: int = 0
 
 
-class Setting(NamedTuple):
+class SettingLine(NamedTuple):
     """One value that the result depends on."""
 
     name: str
@@ -71,7 +71,7 @@ _OPTIONS: Final = frozenset(field.name for field in dataclasses.fields(Options))
 
 def settings_of(
     written: BatchedAPI, api: BatchedAPI, service: Service, options: Options
-) -> tuple[Setting, ...]:
+) -> tuple[SettingLine, ...]:
     """One line for each value.
 
     Args:
@@ -93,15 +93,15 @@ def settings_of(
     behavior = "as written" if scaling.behavior else "of the policy"
     fields = (_field(written, api, service, options, place) for place in _FIELDS)
     return (
-        Setting(
+        SettingLine(
             "service time",
             f"{format_duration(service.fixed)} + {format_duration(service.per_row)} * rows",
             "--service",
         ),
         *fields,
-        Setting("latency target", target, origin),
-        Setting("lanes of a replica", str(service.lanes), MANIFEST if lanes else DEFAULT),
-        Setting("autoscaling.behavior", behavior, MANIFEST if scaling.behavior else DEFAULT),
+        SettingLine("latency target", target, origin),
+        SettingLine("lanes of a replica", str(service.lanes), MANIFEST if lanes else DEFAULT),
+        SettingLine("autoscaling.behavior", behavior, MANIFEST if scaling.behavior else DEFAULT),
         *_assumed(written, service, options),
     )
 
@@ -112,7 +112,7 @@ def _field(
     service: Service,
     options: Options,
     place: tuple[str, str],
-) -> Setting:
+) -> SettingLine:
     section, field = place
     name = f"{to_camel(section)}.{to_camel(field)}"
     value = getattr(getattr(api.spec, section), field)
@@ -125,27 +125,27 @@ def _field(
         origin = "--" + field.replace("_", "-")
     elif field in getattr(written.spec, section).model_fields_set:
         origin = MANIFEST
-    return Setting(name, "none" if value is None else str(value), origin)
+    return SettingLine(name, "none" if value is None else str(value), origin)
 
 
-def _assumed(written: BatchedAPI, service: Service, options: Options) -> list[Setting]:
+def _assumed(written: BatchedAPI, service: Service, options: Options) -> list[SettingLine]:
     least, most = options.startup or STARTUP
     startup = f"{format_duration(least)}..{format_duration(most)}"
     own = sum(method.server_side_batching is not None for method in written.spec.predictor.methods)
     settings = [
-        Setting("start-up of a replica", startup, "--startup" if options.startup else ASSUMED),
-        Setting("noise of a batch's time", f"{100 * service.noise:g}% log-normal", ASSUMED),
-        Setting(
+        SettingLine("start-up of a replica", startup, "--startup" if options.startup else ASSUMED),
+        SettingLine("noise of a batch's time", f"{100 * service.noise:g}% log-normal", ASSUMED),
+        SettingLine(
             "cold batches", f"the first {service.cold_batches} of a new replica take twice", ASSUMED
         ),
-        Setting("balancing", "each request to a random ready replica", ASSUMED),
-        Setting("clients", "strangers: nobody waits for an answer to ask again", ASSUMED),
-        Setting("outside the batches", "no time: HTTP, encoding, the network", ASSUMED),
-        Setting("seed", str(options.seed), "--seed" if options.seed else DEFAULT),
+        SettingLine("balancing", "each request to a random ready replica", ASSUMED),
+        SettingLine("clients", "strangers: nobody waits for an answer to ask again", ASSUMED),
+        SettingLine("outside the batches", "no time: HTTP, encoding, the network", ASSUMED),
+        SettingLine("seed", str(options.seed), "--seed" if options.seed else DEFAULT),
     ]
     if own:
         text = f"{own} with batching of their own run with the common one"
-        settings.append(Setting("methods", text, ASSUMED))
+        settings.append(SettingLine("methods", text, ASSUMED))
     return settings
 
 
@@ -169,7 +169,7 @@ class Setup:
     startup: tuple[float, float]  # seconds
     quantile: float  # of the requests, to be within the target
     seed: int
-    settings: tuple[Setting, ...]
+    settings: tuple[SettingLine, ...]
     connections: int | None = None  # to compare with one queue; None: not asked
 
 

@@ -38,7 +38,7 @@ LEAST_LATE: Final = 0.005
 
 
 @dataclass(slots=True)
-class Answers:
+class LoadOutcome:
     """Outcome of a load; seconds count from when a request was due."""
 
     rate: float  # requests/s that were to be sent
@@ -92,7 +92,7 @@ def quantile(values: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")
 
 
-class _Connection(asyncio.Protocol):
+class _LoadConnection(asyncio.Protocol):
     """One keep-alive connection, one request at a time."""
 
     def __init__(self) -> None:
@@ -150,8 +150,8 @@ def run_loop(work: Coroutine[Any, Any, Value]) -> Value:
     return asyncio.run(work)
 
 
-async def _connected(port: int) -> _Connection:
-    _, connection = await asyncio.get_running_loop().create_connection(_Connection, HOST, port)
+async def _connected(port: int) -> _LoadConnection:
+    _, connection = await asyncio.get_running_loop().create_connection(_LoadConnection, HOST, port)
     return connection
 
 
@@ -172,19 +172,19 @@ class OpenLoop:
         self._requests = requests
         self._target = target
         self._random = random.Random(seed)  # noqa: S311 - no cryptography
-        self._free: list[_Connection] = []
-        self._asked: set[_Connection] = set()
+        self._free: list[_LoadConnection] = []
+        self._asked: set[_LoadConnection] = set()
         self._connecting: set[asyncio.Task[None]] = set()
 
     async def run(
         self, rate: float, seconds: float, begins: Callable[[], None] = lambda: None
-    ) -> Answers:
+    ) -> LoadOutcome:
         """Send `rate` requests/s for so long, then wait a little for the last answers.
 
         `begins` is called when the connections are open, before the first request.
         """
         loop = asyncio.get_running_loop()
-        answers = Answers(rate, seconds, self._target)
+        answers = LoadOutcome(rate, seconds, self._target)
         at_once = rate * self._target  # in the mean, when each answer takes as long as it may
         wanted = int(2.0 * at_once) + _FEW
         most, answers.capped = min(wanted, self._allowed), wanted > self._allowed
@@ -228,11 +228,11 @@ class OpenLoop:
         for task in self._connecting:
             task.cancel()
 
-    async def _connect(self, answers: Answers, due: float) -> None:
+    async def _connect(self, answers: LoadOutcome, due: float) -> None:
         with contextlib.suppress(OSError):
             self._send(answers, await _connected(self._port), due)
 
-    def _send(self, answers: Answers, connection: _Connection, due: float) -> None:
+    def _send(self, answers: LoadOutcome, connection: _LoadConnection, due: float) -> None:
         self._asked.add(connection)
         sent = now()
         due = min(due, sent)  # timers count whole milliseconds, and some are early

@@ -17,13 +17,13 @@ from batchedapi_core import contract
 from batchedapi_core.simulation import tuning
 from batchedapi_serving.laptop.tuning.load import (
     HOST,
-    Answers,
+    LoadOutcome,
     OpenLoop,
     clients_allowed,
     closed_loop,
     run_loop,
 )
-from batchedapi_serving.laptop.tuning.replica import Counters, Replica
+from batchedapi_serving.laptop.tuning.replica import PageCounters, TunedReplica
 from batchedapi_serving.predictor.spec import DTYPES
 
 DIFFERENT: Final = 64
@@ -165,8 +165,8 @@ class Measured:
 class Step:
     """One load of a ladder."""
 
-    answers: Answers
-    counted: Counters
+    answers: LoadOutcome
+    counted: PageCounters
     """Increase of the replica's counters."""
     seconds: float
     """Between their two readings."""
@@ -218,7 +218,7 @@ class Ladder:
 
 
 def measure_curve(
-    replica: Replica,
+    replica: TunedReplica,
     rows: Rows,
     lanes: tuple[int, int],
     *,
@@ -286,7 +286,7 @@ class Climb:
     """One ladder; it is there with what is known at any time."""
 
     def __init__(
-        self, replica: Replica, rows: Rows, *, target: float, quantile: float, seconds: float
+        self, replica: TunedReplica, rows: Rows, *, target: float, quantile: float, seconds: float
     ) -> None:
         """`target` and `seconds`, of one step, in seconds."""
         self._replica = replica
@@ -348,7 +348,7 @@ class Climb:
             allowed=clients_allowed(),
             seed=len(self._steps),
         )
-        readings: list[tuple[Counters, float]] = []
+        readings: list[tuple[PageCounters, float]] = []
 
         def read() -> None:
             readings.append((self._replica.counters(), time.monotonic()))

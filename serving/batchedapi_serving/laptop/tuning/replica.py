@@ -40,7 +40,7 @@ Changes = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class TuneSubject:
     """The manifest to tune, and the place of its code."""
 
     api: BatchedAPI
@@ -85,7 +85,7 @@ def apart_from(cpus: frozenset[int]) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-class Counters(NamedTuple):
+class PageCounters(NamedTuple):
     """Counters of a replica's page, over all methods."""
 
     batches: float
@@ -98,14 +98,14 @@ class Counters(NamedTuple):
     largest: float  # maxBatchSize in effect
     one_by_one: bool
 
-    def since(self, before: "Counters") -> "Counters":
+    def since(self, before: "PageCounters") -> "PageCounters":
         """The increase of each; maximum and flag as they are now."""
         grown = (now - then for now, then in zip(self[:-2], before[:-2], strict=True))
-        return Counters._make((*grown, self.largest, self.one_by_one))
+        return PageCounters._make((*grown, self.largest, self.one_by_one))
 
 
 @dataclass(frozen=True, slots=True)
-class Replica:
+class TunedReplica:
     """One that is ready."""
 
     port: int
@@ -121,7 +121,7 @@ class Replica:
         """
         return json.loads(_get(self.port, path))
 
-    def counters(self) -> Counters:
+    def counters(self) -> PageCounters:
         """As of now."""
         page, cpu = _get(self.admin_port, contract.PATH_METRICS), _cpu_seconds(self.pid)
         sums: dict[str, float] = {}
@@ -133,7 +133,7 @@ class Replica:
                 elif sample.name == contract.METRIC_MAX_BATCH_SIZE:
                     sizes.append(sample.value)
                 sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
-        return Counters(
+        return PageCounters(
             batches=sums.get(f"{contract.METRIC_BATCH_ROWS}_count", 0.0),
             rows=sums.get(f"{contract.METRIC_BATCH_ROWS}_sum", 0.0),
             size=sums.get(contract.METRIC_BATCH_SIZE, 0.0),
@@ -147,7 +147,7 @@ class Replica:
 
 
 @contextlib.contextmanager
-def running(subject: Subject, changes: Changes) -> Iterator[Replica]:
+def running(subject: TuneSubject, changes: Changes) -> Iterator[TunedReplica]:
     """A ready replica on free ports of this machine's own address; it is gone at the end.
 
     Ctrl-C does not reach it: whoever runs it decides.
@@ -177,7 +177,7 @@ def running(subject: Subject, changes: Changes) -> Iterator[Replica]:
                     lines = log.read_text("utf-8", "replace").strip().splitlines() or ["no word"]
                     raise LoadError("InitFailed", lines[-1].removeprefix("batchedapi: "))
                 time.sleep(0.05)
-            yield Replica(port, admin_port, process.pid, api.endpoint)
+            yield TunedReplica(port, admin_port, process.pid, api.endpoint)
         finally:
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
@@ -189,7 +189,7 @@ def running(subject: Subject, changes: Changes) -> Iterator[Replica]:
 
 
 def _start(
-    file: Path, subject: Subject, log: Path, port: int, admin_port: int
+    file: Path, subject: TuneSubject, log: Path, port: int, admin_port: int
 ) -> "subprocess.Popen[bytes]":
     """It runs in the user's folder, where code is looked for, on the CPUs of the subject."""
     program = (_ON_CPUS.format(set(subject.cpus)) if subject.cpus else "") + _PROGRAM

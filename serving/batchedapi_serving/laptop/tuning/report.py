@@ -15,7 +15,7 @@ from batchedapi_core import contract
 from batchedapi_core.manifest import format_duration
 from batchedapi_core.simulation import tuning
 from batchedapi_serving.laptop.tuning.measuring import Measured, Step
-from batchedapi_serving.laptop.tuning.run import TOLERANCE, Known, Run
+from batchedapi_serving.laptop.tuning.run import TOLERANCE, Known, SettingRun
 
 BAR: Final = 24
 """Characters of the longest bar."""
@@ -84,7 +84,7 @@ _HEAD: Final = (
 )
 
 
-def _setting(known: Known, run: Run, *, chosen: bool) -> str:
+def _setting(known: Known, run: SettingRun, *, chosen: bool) -> str:
     setting, ladder = run.setting, run.ladder
     step = ladder.comfortable
     late = "" if step is None or not step.answers.late else " ~"
@@ -104,7 +104,7 @@ _LOADS: Final = (
 )
 
 
-def _ladder(run: Run) -> list[str]:
+def _ladder(run: SettingRun) -> list[str]:
     lines = [f"loads, {run.label}", _LOADS]
     for step in run.ladder.steps:
         answers = step.answers
@@ -245,7 +245,7 @@ def _forecast(known: Known, one: tuning.Forecast) -> dict[str, Any]:
     }
 
 
-def _run(known: Known, run: Run) -> dict[str, Any]:
+def _run(known: Known, run: SettingRun) -> dict[str, Any]:
     step = run.ladder.comfortable
     return {
         **_forecast(known, run.forecast),

@@ -23,7 +23,7 @@ from batchedapi_serving.laptop.tuning.measuring import (
 )
 from batchedapi_serving.laptop.tuning.replica import (
     Changes,
-    Subject,
+    TuneSubject,
     apart_from,
     asked_cpu,
     running,
@@ -49,7 +49,7 @@ FOUND: Final = "found"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class TuneOptions:
     """Options of the command line; durations in seconds."""
 
     target: float
@@ -61,7 +61,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SettingRun:
     """One setting, as it was expected and as it did."""
 
     label: str
@@ -97,7 +97,7 @@ class Known:
     """Results of a tuning so far."""
 
     name: str
-    wanted: Wanted
+    wanted: TuneOptions
     quantile: float
     source: str = ""
     own: tuning.Setting | None = None
@@ -116,7 +116,7 @@ class Known:
     rule: tuple[int, float] | None = None
     """Rows and seconds of the rule of thumb."""
     forecasts: list[tuning.Forecast] = field(default_factory=list)
-    runs: list[Run] = field(default_factory=list)
+    runs: list[SettingRun] = field(default_factory=list)
     interrupted: bool = False
 
     @property
@@ -125,12 +125,12 @@ class Known:
         return self.measured[0].size_of_row if self.measured else 1.0
 
     @property
-    def own_run(self) -> Run | None:
+    def own_run(self) -> SettingRun | None:
         """The manifest's setting, as it did."""
         return next((run for run in self.runs if run.label == AS_WRITTEN), None)
 
     @property
-    def best_run(self) -> Run | None:
+    def best_run(self) -> SettingRun | None:
         """The run that served most, and of those that serve alike the most modest."""
         best = max((run.goodput for run in self.runs), default=0.0)
         if best <= 0.0:
@@ -211,7 +211,7 @@ class Tuner:
     """One tuning; `known` is there at any time."""
 
     def __init__(
-        self, subject: Subject, own: tuple[int, int], wanted: Wanted,
+        self, subject: TuneSubject, own: tuple[int, int], wanted: TuneOptions,
         tell: Callable[[str, float], None],
     ) -> None:  # fmt: skip
         """`own`: processes and threads of the manifest; `tell` has a text and seconds left."""
@@ -395,7 +395,11 @@ class Tuner:
         self.known.rule = tuning.by_rule(rows, 1, self._wanted.target, self._wanted.largest)
 
     def _ran(
-        self, label: str, expected: tuning.Forecast, ladder: Ladder, before: Run | None = None
+        self,
+        label: str,
+        expected: tuning.Forecast,
+        ladder: Ladder,
+        before: SettingRun | None = None,
     ) -> None:
         """Remember a ladder, beside what is expected of the load that it is compared at."""
         task, step, p99 = self._task(), ladder.comfortable, math.nan
@@ -405,7 +409,7 @@ class Tuner:
             p99 = outcome.p99 + self._wanted.target - task.target
         runs = self.known.runs
         if before is None:
-            runs.append(Run(label, expected, (ladder,), p99))
+            runs.append(SettingRun(label, expected, (ladder,), p99))
         else:
             again = replace(before, ladders=(*before.ladders, ladder), p99=p99)
             runs[runs.index(before)] = again
@@ -413,7 +417,7 @@ class Tuner:
     # ------------------------------------------------------------ running
 
     def _run(
-        self, label: str, expected: tuning.Forecast, rows: Rows, before: Run | None = None
+        self, label: str, expected: tuning.Forecast, rows: Rows, before: SettingRun | None = None
     ) -> None:
         """One setting on a ladder; what it did until Ctrl-C is known, too.
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from batchedapi_serving.model_source.__main__ import Here, Location, parse_location
-from batchedapi_serving.model_source.download import Bucket, DownloadFailedError, Web
+from batchedapi_serving.model_source.download import Bucket, DownloadFailedError, HttpsFile
 
 FOLDER = Path("/project")
 
@@ -17,7 +17,7 @@ FOLDER = Path("/project")
         ("/mnt/weights", Here(Path("/mnt/weights"))),
         ("file:///mnt/my%20weights", Here(Path("/mnt/my weights"))),
         ("file://localhost/mnt", Here(Path("/mnt"))),
-        ("https://host/a/b.bin?x=1", Web("https://host/a/b.bin?x=1")),
+        ("https://host/a/b.bin?x=1", HttpsFile("https://host/a/b.bin?x=1")),
         ("s3://bucket", Bucket("bucket", "")),
         ("s3://bucket/a/b/", Bucket("bucket", "a/b")),
     ],
@@ -58,4 +58,4 @@ def test_what_cannot_be_fetched_says_what_can(uri: str, message: str) -> None:
 )
 def test_the_name_of_a_download_stays_in_its_folder(url: str, name: str) -> None:
     """A server chooses the path behind a redirect; it must not choose where a file goes."""
-    assert name == Web(url).file_name
+    assert name == HttpsFile(url).file_name

@@ -7,10 +7,10 @@ import pytest
 
 from batchedapi_core.service_model import ServiceTime
 from batchedapi_serving.laptop.checking.report import (
+    BatchTiming,
+    CheckOptions,
     MethodReport,
     Report,
-    Timing,
-    Wanted,
     Weight,
     advise_memory,
     advise_method,
@@ -27,7 +27,7 @@ def report_of(
     """A method whose batches take fixed + per_row * n seconds; above `knee`, n times the knee's."""
     sizes = [1 << i for i in range(largest.bit_length())]
     timings = tuple(
-        Timing(
+        BatchTiming(
             n,
             fixed + per_row * n
             if knee is None or n <= knee
@@ -70,7 +70,7 @@ def test_a_smaller_size_with_nearly_the_rate_is_named() -> None:
 
 def test_a_size_that_fits_is_confirmed() -> None:
     """Somebody asked: silence would be no answer."""
-    timings = tuple(Timing(n, t, 3, n) for n, t in ((1, 0.010), (2, 0.0115), (4, 0.0195)))
+    timings = tuple(BatchTiming(n, t, 3, n) for n, t in ((1, 0.010), (2, 0.0115), (4, 0.0195)))
     report = MethodReport("predict", True, 4, 32, "random", (), timings, None)
 
     assert "maxBatchSize: 4 fits: 2.1 times" in texts(report)
@@ -181,11 +181,11 @@ def test_a_method_is_told_in_full() -> None:
 
 def test_what_is_wanted_crosses_to_the_process_that_checks(tmp_path: Path) -> None:
     """Through a file."""
-    wanted = Wanted([{"id": 1}], ["uuid"])
+    wanted = CheckOptions([{"id": 1}], ["uuid"])
 
     wanted.write(tmp_path)
 
-    assert wanted == Wanted.read(str(tmp_path))
+    assert wanted == CheckOptions.read(str(tmp_path))
 
 
 def test_a_report_survives_json() -> None:

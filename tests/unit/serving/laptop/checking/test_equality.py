@@ -13,8 +13,8 @@ from batchedapi_serving.codecs import codec_for
 from batchedapi_serving.errors import InvalidInputError
 from batchedapi_serving.laptop.checking.__main__ import FEWEST_RUNS, time_batches
 from batchedapi_serving.laptop.checking.equality import (
+    AskedMethod,
     FailedError,
-    Method,
     Sample,
     by_shape,
     choose_samples,
@@ -55,12 +55,12 @@ def asked(
     function: Callable[[Any], Any],
     items: Sequence[Any] | None = None,
     policy: ShapePolicy = ShapePolicy.BUCKET,
-) -> tuple[Method, list[Sample]]:
+) -> tuple[AskedMethod, list[Sample]]:
     """The method and rows to ask it with."""
     settings = MethodSettings("predict", None, None, BatchingSettings(shape_policy=policy))
     codec = codec_for(spec, settings, "api")
     runner = BatchRunner(Model(function), [spec])
-    return Method(codec, runner.run), choose_samples(codec, items).rows
+    return AskedMethod(codec, runner.run), choose_samples(codec, items).rows
 
 
 def found(

@@ -16,7 +16,7 @@ from batchedapi_serving.laptop.simulating.report import (
     render,
 )
 from batchedapi_serving.laptop.simulating.run import Simulated, run
-from batchedapi_serving.laptop.simulating.settings import Setting, Setup
+from batchedapi_serving.laptop.simulating.settings import SettingLine, Setup
 
 SERVICE = Service(0.025, 0.005, 32, 0.020, 0.500)
 SETUP = Setup(
@@ -28,7 +28,7 @@ SETUP = Setup(
     startup=(20.0, 40.0),
     quantile=0.99,
     seed=0,
-    settings=(Setting("balancing", "random", "assumed"),),
+    settings=(SettingLine("balancing", "random", "assumed"),),
 )
 UP = StepTrace((0.0, 100.0), (100.0, 400.0), 200.0)
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from batchedapi_serving.laptop.tuning import load
-from batchedapi_serving.laptop.tuning.load import Answers, OpenLoop
+from batchedapi_serving.laptop.tuning.load import LoadOutcome, OpenLoop
 from ports import HOST, free_port
 
 REQUEST = b"POST /api HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n[]"
@@ -45,7 +45,7 @@ def asked_before(connected: list[Server]) -> None:
 
 async def loaded(
     answer: Callable[[], bytes], rate: float, target: float, allowed: int = 4_000
-) -> tuple[Answers, list[Server]]:
+) -> tuple[LoadOutcome, list[Server]]:
     """Half a second of a load, and the connections of the server."""
     connected: list[Server] = []
     loop = asyncio.get_running_loop()

@@ -15,17 +15,17 @@ from batchedapi_serving.cli import tune
 from batchedapi_serving.cli.documents import load_documents
 from batchedapi_serving.cli.tune import tune_command
 from batchedapi_serving.laptop.tuning import report
-from batchedapi_serving.laptop.tuning.load import Answers
+from batchedapi_serving.laptop.tuning.load import LoadOutcome
 from batchedapi_serving.laptop.tuning.measuring import Ladder, Measured, Step
-from batchedapi_serving.laptop.tuning.replica import Counters
+from batchedapi_serving.laptop.tuning.replica import PageCounters
 from batchedapi_serving.laptop.tuning.run import (
     AS_WRITTEN,
     FOUND,
     WITHOUT,
     Known,
-    Run,
+    SettingRun,
+    TuneOptions,
     Tuner,
-    Wanted,
 )
 from pages import blocks, commands
 
@@ -43,21 +43,21 @@ spec:
 
 def step(rate: int, *, held: bool = True, lag: float = 0.0) -> Step:
     """A second of so many requests/s; not held: all of them late."""
-    answers = Answers(
+    answers = LoadOutcome(
         rate, 1.0, 0.1, sent=rate, latencies=[0.05 if held else 0.5] * rate, lags=[lag] * rate
     )
-    counted = Counters(rate / 4, rate, rate, 0.5, rate, 0.2, 0.6, 8.0, one_by_one=False)
+    counted = PageCounters(rate / 4, rate, rate, 0.5, rate, 0.2, 0.6, 8.0, one_by_one=False)
     return Step(answers, counted, 1.0)
 
 
-def run(label: str, setting: Setting, *steps: Step) -> Run:
+def run(label: str, setting: Setting, *steps: Step) -> SettingRun:
     """One whose goodput was expected to be 90 requests/s, with p99 of 40 ms."""
-    return Run(label, Forecast(setting, 90.0, 0.03), (Ladder(steps, 0.99),), 0.04)
+    return SettingRun(label, Forecast(setting, 90.0, 0.03), (Ladder(steps, 0.99),), 0.04)
 
 
-def known(*runs: Run) -> Known:
+def known(*runs: SettingRun) -> Known:
     """A tuning that has run these, from a manifest with OWN."""
-    found = Known("sleepy", Wanted(0.1), 0.99, "random numbers", OWN, 8)
+    found = Known("sleepy", TuneOptions(0.1), 0.99, "random numbers", OWN, 8)
     found.measured.append(Measured(1, 1, Curve((1, 2), (0.01, 0.011)), 1.0, 0.001))
     found.runs += runs
     return found
@@ -188,7 +188,7 @@ NOTHING_HELD = run(AS_WRITTEN, OWN, step(100, held=False))
     ],
 )
 def test_the_exit_code_is_for_ci(
-    runs: tuple[Run, ...],
+    runs: tuple[SettingRun, ...],
     interrupted: bool,  # noqa: FBT001 - a parameter of pytest
     code: int,
     tmp_path: Path,

@@ -16,10 +16,10 @@ from batchedapi_core.simulation import tuning
 from batchedapi_core.simulation.tuning import Curve, Forecast, Setting, Task
 from batchedapi_serving.cli.documents import load_documents
 from batchedapi_serving.laptop.tuning import measuring, report, run
-from batchedapi_serving.laptop.tuning.load import Answers
+from batchedapi_serving.laptop.tuning.load import LoadOutcome
 from batchedapi_serving.laptop.tuning.measuring import Measured, Rows, Step
-from batchedapi_serving.laptop.tuning.replica import Changes, Counters, Subject
-from batchedapi_serving.laptop.tuning.run import WITHOUT, Tuner, Wanted
+from batchedapi_serving.laptop.tuning.replica import Changes, PageCounters, TuneSubject
+from batchedapi_serving.laptop.tuning.run import WITHOUT, TuneOptions, Tuner
 
 CURVE = Curve((1, 2, 4, 8), (0.020, 0.021, 0.023, 0.027))
 MANIFEST = """
@@ -49,13 +49,13 @@ class Climb(measuring.Climb):
         """Without a request."""
         held, count = rate <= self._most, round(rate)
         took = [0.05 if held else 0.5] * count
-        answers = Answers(rate, 1.0, 0.1, sent=count, latencies=took, lags=[0.0] * count)
+        answers = LoadOutcome(rate, 1.0, 0.1, sent=count, latencies=took, lags=[0.0] * count)
         return Step(answers, counters(self._size), 1.0)
 
 
-def counters(size: int) -> Counters:
+def counters(size: int) -> PageCounters:
     """Of a replica with that maxBatchSize."""
-    return Counters(0, 0, 0, 0.0, 0, 0.0, 0.0, float(size), one_by_one=False)
+    return PageCounters(0, 0, 0, 0.0, 0, 0.0, 0.0, float(size), one_by_one=False)
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Changes]:
     found: list[Changes] = []
 
     @contextlib.contextmanager
-    def running(_subject: Subject, changes: Changes) -> Iterator[Any]:
+    def running(_subject: TuneSubject, changes: Changes) -> Iterator[Any]:
         found.append(changes)
         size = changes.get("serverSideBatching", {}).get("maxBatchSize", 8)
         yield SimpleNamespace(
@@ -94,7 +94,7 @@ def test_the_most_that_one_replica_serves_without_batching_is_measured_and_told(
     file = tmp_path / "batchedapi.yaml"
     file.write_text(MANIFEST)
     api = load_documents(file, None, UnknownFields.REFUSE).api
-    tuner = Tuner(Subject(api, {}, tmp_path), (1, 1), Wanted(0.1), lambda *_: None)
+    tuner = Tuner(TuneSubject(api, {}, tmp_path), (1, 1), TuneOptions(0.1), lambda *_: None)
 
     tuner.run()
 
@@ -139,7 +139,7 @@ def test_what_takes_the_manifests_place_has_held_more_on_two_ladders(
     few = [Forecast(Setting(size, 0.0), CURVE.most(size), 0.04) for size in (12, 16)]
     monkeypatch.setattr(tuning, "best_few", lambda *_: few)
     monkeypatch.setattr(sys.modules[__name__], "HELD", copy.deepcopy(held))
-    tuner = Tuner(Subject(api, {}, tmp_path), (1, 1), Wanted(0.1), lambda *_: None)
+    tuner = Tuner(TuneSubject(api, {}, tmp_path), (1, 1), TuneOptions(0.1), lambda *_: None)
 
     tuner.run()
 
