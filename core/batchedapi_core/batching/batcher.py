@@ -11,12 +11,7 @@ from math import exp
 from typing import Final, cast
 
 from batchedapi_core.batching.lanes import Lanes
-from batchedapi_core.batching.policy import (
-    BatchPolicy,
-    Effective,
-    PolicyInEffect,
-    effective,
-)
+from batchedapi_core.batching.policy import BatchPolicy, PolicyInEffect
 from batchedapi_core.batching.queue import Buckets, OneShape, RequestQueue, queue_in
 from batchedapi_core.batching.request import Handout, Request
 from batchedapi_core.batching.traffic import Bursts, Client, ReturningClients
@@ -49,13 +44,12 @@ class Batcher:
     Requests of different shapes never share a batch. While several shapes wait nothing is held
     back: the shape of the oldest request (of the earliest deadline) is released with the reason
     `shape`, unless a full batch of another shape goes before it; see `Buckets.next`. A wait that
-    was begun before is over then: ask again when `several` is no longer None.
+    was begun before is over then: ask again when `queue` has become Buckets.
     """
 
     __slots__ = (
         "bursts",
         "draining",
-        "effective",
         "lanes",
         "policies",
         "policy",
@@ -64,14 +58,11 @@ class Batcher:
         "returning",
         "running_size",
         "service",
-        "several",
         "shape",
     )
 
     def __init__(self, policy: BatchPolicy, lanes: Lanes | None = None) -> None:
         self.policy = policy  # the user's
-        self.effective = Effective(policy.max_batch_size, policy.batch_interval)
-        """Size and interval for requests whose shape is None; Adaptive and `limit` move them."""
         self.service = ServiceTimeSamples()
         self.returning = ReturningClients()
         self.bursts = Bursts()
@@ -79,10 +70,9 @@ class Batcher:
         self.draining = False  # set by the caller: nothing waits any more
         self.shape: Hashable = None  # of everything queued, or queued last; of one, if several are
         self.lanes = Lanes() if lanes is None else lanes
-        self.policies = PolicyInEffect(policy)
-        self.policy_in_effect = policy  # for `shape`
-        self.queue: OneShape | Buckets = queue_in(policy.queue_order)
-        self.several: Buckets | None = None  # the queue itself while several shapes are queued
+        self.policies = PolicyInEffect(policy)  # by shape; Adaptive and `limit` move them
+        self.policy_in_effect = policy  # that of `shape`
+        self.queue: OneShape | Buckets = queue_in(policy.queue_order)  # Buckets: of several shapes
 
     # ------------------------------------------------------------ requests
 
@@ -120,8 +110,8 @@ class Batcher:
     def cancel(self, request: Request) -> None:
         """Nobody waits for the answer: never hand it out, and do not await its client's return."""
         self.queue.cancel(request)
-        if self.several is not None:
-            self._one_shape_again(self.several)
+        if isinstance(self.queue, Buckets) and len(self.queue.queues) == 1:
+            self._only(*self.queue.queues.popitem())
 
     def take(self, size: int, now: float, shape: Hashable = None, margin: float = 0.0) -> Handout:
         """Hand out the first requests of a shape, together at most `size`; may be empty.
@@ -132,8 +122,8 @@ class Batcher:
         that alone is larger than `size`, because a limit came after it, is handed out alone.
         """
         taken = self.queue.take(size, now, shape, margin)
-        if self.several is not None:
-            self._one_shape_again(self.several)
+        if isinstance(self.queue, Buckets) and len(self.queue.queues) == 1:
+            self._only(*self.queue.queues.popitem())
         return taken
 
     def disconnected(self, client: Client) -> None:
@@ -160,7 +150,6 @@ class Batcher:
 
     def _policy_changed(self) -> None:
         self.policy_in_effect = self.policies.of(self.shape)
-        self.effective = effective(self.policies.of(None))
 
     # ------------------------------------------------------------ batches and lanes
 
@@ -256,14 +245,8 @@ class Batcher:
             self._only(shape, queue)
             return
         order = self.policy.queue_order
-        self.several = Buckets(lambda: queue_in(order), self.policies.largest)
-        self.several.adopt(self.shape, queue)
-        self.queue = self.several
-
-    def _one_shape_again(self, several: Buckets) -> None:
-        if len(several.queues) == 1:
-            self.several = None
-            self._only(*several.queues.popitem())
+        self.queue = Buckets(lambda: queue_in(order), self.policies.largest)
+        self.queue.adopt(self.shape, queue)
 
     def _only(self, shape: Hashable, queue: OneShape) -> None:
         self.shape, self.queue = shape, queue
@@ -287,7 +270,7 @@ class Admission:
         self._offered = self._offered * exp(-elapsed / target) + size / target
         if not service.known or (lanes.free > 0 and not batcher.queue.size):
             return True  # an idle server always tries, else a bad estimate could never be corrected
-        max_size = batcher.effective.max_batch_size
+        max_size = batcher.policies.largest(None)
         full, rest = divmod(batcher.queue.size, max_size)
         wait = full * service.at_least(max_size) / max(1, lanes.total)
         if lanes.free <= 0 < lanes.total:
@@ -300,6 +283,6 @@ class Admission:
 
 def retry_after(batcher: Batcher) -> float:
     """Seconds in which the lanes can work off what is queued and running: backlog over capacity."""
-    max_size = batcher.effective.max_batch_size
+    max_size = batcher.policies.largest(None)
     seconds_per_size = batcher.service.seconds(max_size) / max_size / max(1, batcher.lanes.total)
     return (batcher.queue.size + batcher.running_size) * seconds_per_size

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, TypeAlias, assert_never
 
 from batchedapi_core.batching.batcher import Batcher
 from batchedapi_core.batching.policy import BatchPolicy, Strategy, preferred
+from batchedapi_core.batching.queue import Buckets
 from batchedapi_core.batching.traffic import TICK
 
 FULL: Final = "full"
@@ -66,17 +67,17 @@ def next_action(batcher: Batcher, now: float, *, ahead: bool = False) -> Action:
     queued, shape, policy = batcher.queue.size, batcher.shape, batcher.policy_in_effect
     if queued == 0 or (batcher.lanes.free <= 0 and not ahead):
         return IDLE
-    several = batcher.several
-    if several is not None:
-        shape = several.next(now, batcher.policy.batch_interval)
-        queued, policy = several.queues[shape].size, batcher.policies.of(shape)
+    queue = batcher.queue
+    if isinstance(queue, Buckets):
+        shape = queue.next(now, batcher.policy.batch_interval)
+        queued, policy = queue.queues[shape].size, batcher.policies.of(shape)
     if queued >= policy.max_batch_size:
         return Release(policy.max_batch_size, FULL, shape)
     if ahead:
         return IDLE
     if batcher.draining:
         return Release(queued, DRAIN, shape)
-    if several is not None:
+    if isinstance(queue, Buckets):
         return Release(preferred(policy, queued), SHAPE, shape)
     action: Action
     match policy.strategy:

@@ -242,7 +242,8 @@ class Adaptive:
         self._batches = 0
         self._best = policy.max_batch_size
         self._largest = self._earlier = 0  # sizes seen in this epoch, and in the one before
-        self._in_effect = self._began = effective(policy)  # now, and as this epoch began
+        # Now, and as this epoch began.
+        self._in_effect = self._began = Effective(policy.max_batch_size, policy.batch_interval)
         self._good: Epoch | None = None  # the one to go back to
         self._rest = SHORTEST_REST  # epochs, after the next change that is taken back
         self._resting = 0  # epochs for which nothing is tried
@@ -396,8 +397,3 @@ class PolicyInEffect:
             batch_interval=policy.batch_interval * size / policy.max_batch_size,
             preferred_sizes=preferred,
         )
-
-
-def effective(policy: BatchPolicy) -> Effective:
-    """Its limits."""
-    return Effective(policy.max_batch_size, policy.batch_interval)

@@ -37,6 +37,7 @@ from batchedapi_core.batching.batcher import Batcher
 from batchedapi_core.batching.decision import IDLE, Action, Idle, Release, WaitUntil, next_action
 from batchedapi_core.batching.lanes import RETRY, Batch, Lane, LanePool, Lanes
 from batchedapi_core.batching.policy import BatchPolicy, QueueOrder
+from batchedapi_core.batching.queue import Buckets
 from batchedapi_core.batching.request import Isolation, Request, split_parts
 from batchedapi_core.batching.reruns import MemoryLimits, Reruns, Trial, blamed
 from batchedapi_core.batching.traffic import Client
@@ -148,7 +149,9 @@ class Method:
     def is_over(self, wait: WaitUntil, now: float) -> bool:
         """Whether a wait of this method is to be thought over."""
         batcher = self.batcher
-        return now >= wait.at or batcher.queue.size >= wait.size or batcher.several is not None
+        return (
+            now >= wait.at or batcher.queue.size >= wait.size or isinstance(batcher.queue, Buckets)
+        )
 
 
 class Scheduler:
@@ -393,7 +396,7 @@ class Scheduler:
         if self.lanes.free <= 0:
             return self._ahead is None and self._may_go_ahead(batcher)
         wait = self._waits.get(request.method)
-        return wait is None or batcher.queue.size >= wait.size or batcher.several is not None
+        return wait is None or batcher.queue.size >= wait.size or isinstance(batcher.queue, Buckets)
 
     def cancel(self, request: Request) -> int:
         """Nobody waits for its answer any more; rows of it that were still queued."""

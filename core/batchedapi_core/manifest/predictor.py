@@ -156,7 +156,7 @@ class PredictorEnv(kubernetes.EnvVar):
     )
 
 
-Named = TypeVar("Named", "PredictorEnv", "MethodSpec")
+Named = TypeVar("Named", "PredictorEnv", "PredictorMethod")
 
 
 def _unique_names(members: list[Named]) -> list[Named]:
@@ -226,7 +226,7 @@ class WarmUpSpec(ManifestModel):
     )
 
 
-class MethodSpec(ManifestModel):
+class PredictorMethod(ManifestModel):
     """One method of the class. What is absent is what its decorator says."""
 
     name: Annotated[
@@ -331,7 +331,7 @@ class Predictor(ManifestModel):
     image_pull_policy: ImagePullPolicy = Field(
         ImagePullPolicy.IF_NOT_PRESENT, description="When the kubelet asks the registry."
     )
-    methods: Annotated[list[MethodSpec], AfterValidator(_unique_names)] = Field(
+    methods: Annotated[list[PredictorMethod], AfterValidator(_unique_names)] = Field(
         default_factory=list,
         max_length=contract.MAX_METHODS,
         description="What the manifest says of single methods; it beats their decorators.",

@@ -75,7 +75,7 @@ class Curve:
         return max(n / self.at(n) for n in sizes)
 
 
-class Setting(NamedTuple):
+class Candidate(NamedTuple):
     """A setting that is judged."""
 
     max_batch_size: int  # rows
@@ -100,7 +100,7 @@ class LaneCurve(NamedTuple):
 class Forecast(NamedTuple):
     """The goodput and latency that a setting is expected to have."""
 
-    setting: Setting
+    setting: Candidate
     goodput: float  # requests/s in time, at the highest load that is held; 0: none is
     p99: float  # seconds, at COMFORTABLE of that load; nan: none is held
 
@@ -111,7 +111,7 @@ class Task:
 
     service: Service
     """With `latency_target`, and all that a manifest says beside the setting: strategy, limits."""
-    manifest: Setting
+    manifest: Candidate
     lanes: tuple[LaneCurve, ...]
     largest: int = 0
     """Rows of a batch at most; 0: as the curves were measured."""
@@ -128,7 +128,7 @@ class Task:
         object.__setattr__(self, "target", self.service.latency_target)
 
 
-def service_of(base: Service, curve: Curve, setting: Setting) -> Service:
+def service_of(base: Service, curve: Curve, setting: Candidate) -> Service:
     """`base` as it is in a setting: its batches take what the curve says."""
     size = setting.max_batch_size
     full, single = curve.at(size), curve.at(1)
@@ -153,7 +153,7 @@ def service_of(base: Service, curve: Curve, setting: Setting) -> Service:
     )
 
 
-def forecast(task: Task, curve: Curve, setting: Setting) -> Forecast:
+def forecast(task: Task, curve: Curve, setting: Candidate) -> Forecast:
     """The forecast of one setting, by simulation."""
     service = service_of(task.service, curve, setting)
     held = min(_held(task, service, setting.lanes * curve.most(setting.max_batch_size)),
@@ -163,7 +163,7 @@ def forecast(task: Task, curve: Curve, setting: Setting) -> Forecast:
     return Forecast(setting, held, expected_at(task, curve, setting, COMFORTABLE * held).p99)
 
 
-def expected_at(task: Task, curve: Curve, setting: Setting, rate: float) -> Outcome:
+def expected_at(task: Task, curve: Curve, setting: Candidate, rate: float) -> Outcome:
     """The outcome of a load of `rate` requests/s, > 0."""
     return _loaded(task, service_of(task.service, curve, setting), rate)
 
@@ -214,7 +214,7 @@ class _Search:
 
     def __init__(self, task: Task) -> None:
         self._task = task
-        self._made: dict[Setting, Forecast] = {}
+        self._made: dict[Candidate, Forecast] = {}
         self._best = 0.0  # goodput, of all lanes
 
     def lanes(self, processes: int, threads: int, curve: Curve) -> Iterator[Forecast]:
@@ -225,8 +225,8 @@ class _Search:
         largest = task.largest or curve.sizes[-1]
         rule = by_rule(curve, processes * threads, task.target, largest)
         sizes = [n for n in powers_of_two(largest) if n == 1 or curve.at(n) <= task.target]
-        settings = [Setting(n, interval, processes, threads) for n in sizes]
-        settings += [] if rule is None else [Setting(*rule, processes, threads)]
+        settings = [Candidate(n, interval, processes, threads) for n in sizes]
+        settings += [] if rule is None else [Candidate(*rule, processes, threads)]
         settings.sort(key=lambda setting: -self._guess(curve, setting))
         yield from self._judge(curve, settings)
         yield from self._finer(curve, (processes, threads), largest)
@@ -250,7 +250,7 @@ class _Search:
             yield from self._judge(curve, [best._replace(max_batch_size=n) for n in sizes])
             before = best
 
-    def _judge(self, curve: Curve, settings: Sequence[Setting]) -> Iterator[Forecast]:
+    def _judge(self, curve: Curve, settings: Sequence[Candidate]) -> Iterator[Forecast]:
         for setting in settings:
             if setting in self._made:
                 continue
@@ -261,7 +261,7 @@ class _Search:
             self._best = max(self._best, made.goodput)
             yield made
 
-    def _best_of(self, processes: int, threads: int) -> Setting | None:
+    def _best_of(self, processes: int, threads: int) -> Candidate | None:
         """Best setting of these lanes that holds any load; None: none does."""
         made = [
             one for one in self._made.values()
@@ -270,7 +270,7 @@ class _Search:
         ]  # fmt: skip
         return max(made, key=lambda one: one.goodput).setting if made else None
 
-    def _guess(self, curve: Curve, setting: Setting) -> float:
+    def _guess(self, curve: Curve, setting: Candidate) -> float:
         """Requests/s by the operator's formula, to begin with what is likely to be best."""
         service = service_of(self._task.service, curve, setting)
         guess = lane_capacity(
@@ -283,7 +283,7 @@ class _Search:
         return guess.rows_per_second if guess.feasible else 0.0
 
 
-def choose(forecasts: Sequence[Forecast], manifest: Setting) -> Forecast | None:
+def choose(forecasts: Sequence[Forecast], manifest: Candidate) -> Forecast | None:
     """The setting to run: the best, and of those that serve alike the most modest.
 
     Returns:
@@ -294,7 +294,7 @@ def choose(forecasts: Sequence[Forecast], manifest: Setting) -> Forecast | None:
     return min(alike, key=lambda one: _immodesty(one.setting, manifest), default=None)
 
 
-def _immodesty(setting: Setting, manifest: Setting) -> tuple[int, int, bool, float, int]:
+def _immodesty(setting: Candidate, manifest: Candidate) -> tuple[int, int, bool, float, int]:
     """Fewer lanes first, then threads by which no memory is used, then what changes less."""
     return (
         setting.lanes,
@@ -305,7 +305,7 @@ def _immodesty(setting: Setting, manifest: Setting) -> tuple[int, int, bool, flo
     )
 
 
-def best_few(forecasts: Sequence[Forecast], manifest: Setting, count: int) -> list[Forecast]:
+def best_few(forecasts: Sequence[Forecast], manifest: Candidate, count: int) -> list[Forecast]:
     """The chosen one, and the best others that are another experiment: lanes, or another size."""
     chosen = choose(forecasts, manifest)
     if chosen is None:
@@ -319,7 +319,7 @@ def best_few(forecasts: Sequence[Forecast], manifest: Setting, count: int) -> li
     return found
 
 
-def _differ(one: Setting, other: Setting) -> bool:
+def _differ(one: Candidate, other: Candidate) -> bool:
     if (one.processes, one.threads) != (other.processes, other.threads):
         return True
     small, large = sorted((one.max_batch_size, other.max_batch_size))

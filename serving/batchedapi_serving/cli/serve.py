@@ -24,8 +24,8 @@ from batchedapi_core import contract
 from batchedapi_core.manifest import (
     AUTO,
     CPU_COUNT,
-    MethodSpec,
     Networking,
+    PredictorMethod,
     ServerSideBatching,
     UnitError,
     parse_quantity,
@@ -305,7 +305,7 @@ def _batching(written: ServerSideBatching) -> BatchingSettings:
     )
 
 
-def _method(method: MethodSpec, common: ServerSideBatching) -> MethodSettings:
+def _method(method: PredictorMethod, common: ServerSideBatching) -> MethodSettings:
     own, dim = method.server_side_batching, method.batch_dim
     output_dim = dim if method.output_batch_dim is None else method.output_batch_dim
     return MethodSettings(

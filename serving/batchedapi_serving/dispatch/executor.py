@@ -177,7 +177,7 @@ class MethodQueue:
 
     def update_gauges(self, in_flight: int) -> None:
         """Write the state into the metrics memory; so many requests are not yet answered."""
-        effective = self.batcher.effective
+        effective = self.batcher.policies.of(None)
         self.recorder.gauges(
             lanes=self.executor.at_once,
             queue_rows=self.scheduler.waiting_rows(self.name),

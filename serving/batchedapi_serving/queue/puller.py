@@ -273,7 +273,7 @@ class Puller:
         capacity = {}
         for name in self._streams:
             queue = self._queue(name)
-            size = queue.batcher.effective.max_batch_size
+            size = queue.batcher.policies.largest(None)
             capacity[name] = queue.executor.at_once, size, _full_seconds(queue)
         worker = Worker(
             methods.signature,
@@ -504,7 +504,7 @@ def _lanes(executor: Executor) -> WorkerLanes:
     return WorkerLanes(
         free=scheduler.lanes.free,
         total=scheduler.lanes.total,
-        max_batch_size=max(queue.batcher.effective.max_batch_size for queue in queues),
+        max_batch_size=max(queue.batcher.policies.largest(None) for queue in queues),
         full_seconds=max(_full_seconds(queue) for queue in queues),
         held=sum(scheduler.waiting_rows(queue.name) for queue in queues),
     )
@@ -512,4 +512,4 @@ def _lanes(executor: Executor) -> WorkerLanes:
 
 def _full_seconds(queue: MethodQueue) -> float:
     service = queue.batcher.service
-    return service.at_least(queue.batcher.effective.max_batch_size) if service.known else 0.0
+    return service.at_least(queue.batcher.policies.largest(None)) if service.known else 0.0

@@ -177,7 +177,7 @@ def _notes(knee: Step) -> list[str]:
     return lines
 
 
-def _values(known: Known, setting: tuning.Setting) -> str:
+def _values(known: Known, setting: tuning.Candidate) -> str:
     changes = known.changes(setting)
     said = [f"{name} {value}" for fields in changes.values() for name, value in fields.items()]
     return ", ".join(said) or "as the manifest says"

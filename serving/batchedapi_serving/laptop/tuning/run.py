@@ -72,7 +72,7 @@ class SettingRun:
     """Seconds, as expected at the last ladder's comfortable load."""
 
     @property
-    def setting(self) -> tuning.Setting:
+    def setting(self) -> tuning.Candidate:
         """The setting that was run."""
         return self.forecast.setting
 
@@ -100,7 +100,7 @@ class Known:
     wanted: TuneOptions
     quantile: float
     source: str = ""
-    own: tuning.Setting | None = None
+    own: tuning.Candidate | None = None
     """The manifest's, in rows."""
     own_size: int = 0
     """Its maxBatchSize as it counts; `size_of_row` of them are a row."""
@@ -160,13 +160,13 @@ class Known:
         """The best by simulation alone; for a tuning that ran none."""
         return None if self.own is None else tuning.choose(self.forecasts, self.own)
 
-    def manifest_size(self, setting: tuning.Setting) -> int:
+    def manifest_size(self, setting: tuning.Candidate) -> int:
         """`maxBatchSize` of a setting, as the manifest counts."""
         if setting.max_batch_size == (self.own and self.own.max_batch_size):
             return self.own_size
         return max(1, round(setting.max_batch_size * self.size_of_row))
 
-    def changes(self, setting: tuning.Setting) -> dict[str, dict[str, Any]]:
+    def changes(self, setting: tuning.Candidate) -> dict[str, dict[str, Any]]:
         """Differences of a setting from the manifest; {} if there are none."""
         own = self.own
         if own is None:
@@ -256,7 +256,7 @@ class Tuner:
         self._measure(rows, tries)
         rows_of_own = max(1, int(self.known.own_size / self.known.size_of_row))
         interval = self._subject.api.spec.server_side_batching.batch_interval
-        own = self.known.own = tuning.Setting(rows_of_own, interval, *self._lanes)
+        own = self.known.own = tuning.Candidate(rows_of_own, interval, *self._lanes)
         task = self._task()
         self._run(AS_WRITTEN, self._forecast(task, own), rows)
         self._calibrate()
@@ -369,11 +369,11 @@ class Tuner:
             ceiling=known.ceiling,
         )
 
-    def _curve(self, task: tuning.Task, setting: tuning.Setting) -> tuning.Curve:
+    def _curve(self, task: tuning.Task, setting: tuning.Candidate) -> tuning.Curve:
         lanes = (setting.processes, setting.threads)
         return next(one.curve for one in task.lanes if (one.processes, one.threads) == lanes)
 
-    def _forecast(self, task: tuning.Task, setting: tuning.Setting) -> tuning.Forecast:
+    def _forecast(self, task: tuning.Task, setting: tuning.Candidate) -> tuning.Forecast:
         self._clock.tell("simulating it")
         return tuning.forecast(task, self._curve(task, setting), setting)
 

@@ -53,6 +53,12 @@ def best_size(curve: ServiceTime, target: float) -> int:
     return max(range(1, LARGEST + 1), key=rate)
 
 
+def in_effect(batcher: Batcher) -> Effective:
+    """Size and interval of requests without a shape."""
+    policy = batcher.policies.of(None)
+    return Effective(policy.max_batch_size, policy.batch_interval)
+
+
 class Server:
     """One lane in virtual time; the rows of a Poisson stream, `load` a second."""
 
@@ -87,7 +93,7 @@ class Server:
         self.now += seconds
         self.batcher.finished(requests, seconds, self.now)
         self.sizes.append(len(requests))
-        self.seen.append(self.batcher.effective)
+        self.seen.append(in_effect(self.batcher))
 
     def arrive(self, load: float) -> None:
         """Everybody until now, short of a queue that nobody would admit."""
@@ -246,7 +252,7 @@ def test_other_strategies_keep_the_users_limits() -> None:
         batcher.started(1, float(now))
         batcher.finished([request], 0.010, now + 0.010)
 
-    assert Effective(64, 0.01) == batcher.effective
+    assert Effective(64, 0.01) == in_effect(batcher)
 
 
 class Changes:

@@ -10,7 +10,6 @@ from batchedapi_core.batching import (
     Batcher,
     BatchPolicy,
     Client,
-    Effective,
     Release,
     Request,
     Strategy,
@@ -18,6 +17,12 @@ from batchedapi_core.batching import (
     next_action,
 )
 from batchedapi_core.batching.policy import MOST_SHAPES
+
+
+def limits_of(batcher: Batcher) -> tuple[int, float]:
+    """Size and interval of requests without a shape."""
+    policy = batcher.policies.of(None)
+    return policy.max_batch_size, policy.batch_interval
 
 
 def batcher_of(queued: int = 0, size: int = 1, *preferred: int) -> Batcher:
@@ -41,7 +46,7 @@ def test_size_and_interval_are_divided_by_the_same_factor() -> None:
 
     batcher.limit(None, 32)
 
-    assert Effective(32, 1.0) == batcher.effective
+    assert (32, 1.0) == limits_of(batcher)
     assert WaitUntil(1.0, 32) == next_action(batcher, 0.0)
 
 
@@ -61,7 +66,7 @@ def test_a_limit_never_grows_again() -> None:
 
     batcher.limit(None, 32)
 
-    assert (16, 16) == (batcher.limit_of(None), batcher.effective.max_batch_size)
+    assert (16, 16) == (batcher.limit_of(None), batcher.policies.largest(None))
 
 
 def test_queued_entries_above_the_limit_run_alone() -> None:
@@ -91,7 +96,7 @@ def test_only_the_shape_that_failed_is_limited() -> None:
     assert (2, 64) == (batcher.limit_of("long"), batcher.limit_of("short"))
     assert Release(2, "full", "long") == full
     assert WaitUntil(2.0, 64) == next_action(batcher, 0.0)
-    assert Effective(64, 2.0) == batcher.effective
+    assert (64, 2.0) == limits_of(batcher)
 
 
 def test_the_limit_holds_whenever_the_shape_comes_back() -> None:

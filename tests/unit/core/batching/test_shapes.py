@@ -18,6 +18,7 @@ from batchedapi_core.batching import (
     WaitUntil,
     next_action,
 )
+from batchedapi_core.batching.queue import Buckets
 from batchedapi_core.contract import RELEASE_REASONS
 
 INTERVAL = 0.020
@@ -67,13 +68,13 @@ def test_one_shape_waits_as_if_there_were_none() -> None:
     arrive(batcher, "aaa")
     waiting = next_action(batcher, 0.0)
     arrive(batcher, "b")
-    several = batcher.several is not None
+    several = isinstance(batcher.queue, Buckets)
     batch = take(batcher)
 
     assert WaitUntil(INTERVAL, 8) == waiting
     assert several
     assert ("shape", "aaa") == batch
-    assert batcher.several is None
+    assert not isinstance(batcher.queue, Buckets)
     assert WaitUntil(INTERVAL, 8) == next_action(batcher, 0.0)
 
 
@@ -176,8 +177,8 @@ def test_turns_that_come_and_go_are_not_kept() -> None:
         (request,) = arrive(batcher, "a", deadline=5.0)
         batcher.cancel(request)
 
-    assert batcher.several is not None
-    assert len(batcher.several._turns) < 40
+    assert isinstance(batcher.queue, Buckets)
+    assert len(batcher.queue._turns) < 40
     assert ("shape", "a") == take(batcher)
 
 

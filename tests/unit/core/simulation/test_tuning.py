@@ -9,10 +9,10 @@ import pytest
 
 from batchedapi_core.simulation import Service
 from batchedapi_core.simulation.tuning import (
+    Candidate,
     Curve,
     Forecast,
     LaneCurve,
-    Setting,
     Task,
     best_few,
     by_rule,
@@ -27,7 +27,7 @@ from batchedapi_core.simulation.tuning import (
 SLOW: Final = Curve((1, 2, 4, 8, 16), (0.06, 0.064, 0.072, 0.088, 0.12))
 """50 ms a batch and 4 to 5 ms a row: few requests to simulate."""
 BASE: Final = Service(0.05, 0.005, 4, 0.01, latency_target=0.3)
-OWN: Final = Setting(4, 0.01)
+OWN: Final = Candidate(4, 0.01)
 
 
 def task(**changes: object) -> Task:
@@ -67,8 +67,10 @@ def test_a_task_without_a_target_is_refused() -> None:
         task(service=replace(BASE, latency_target=None))
 
 
-@pytest.mark.parametrize("setting", [Setting(1, 0.0), Setting(6, 0.0, 2, 1), Setting(16, 0.1)])
-def test_a_service_takes_what_the_curve_says_at_any_size(setting: Setting) -> None:
+@pytest.mark.parametrize(
+    "setting", [Candidate(1, 0.0), Candidate(6, 0.0, 2, 1), Candidate(16, 0.1)]
+)
+def test_a_service_takes_what_the_curve_says_at_any_size(setting: Candidate) -> None:
     """A curve that is no line is simulated as it was measured."""
     service = service_of(replace(BASE, preferred_sizes=(2, 8)), SLOW, setting)
 
@@ -92,7 +94,7 @@ def test_what_is_held_is_below_what_full_batches_serve_and_near_it() -> None:
 
 def test_a_target_that_no_batch_meets_is_held_at_no_load() -> None:
     """It is said, not guessed around; and nothing is proposed."""
-    hopeless = task(service=replace(BASE, latency_target=0.02), manifest=Setting(1, 0.0))
+    hopeless = task(service=replace(BASE, latency_target=0.02), manifest=Candidate(1, 0.0))
 
     made = list(explore(hopeless))
 
@@ -113,7 +115,7 @@ def test_the_search_is_within_5_percent_of_every_size_and_interval() -> None:
     searched = choose(list(explore(task())), OWN)
 
     grid = [
-        forecast(task(), SLOW, Setting(size, interval))
+        forecast(task(), SLOW, Candidate(size, interval))
         for size, interval in product((1, 2, 4, 6, 8, 12, 16), (0.0, 0.05))
     ]
     assert searched is not None
@@ -134,7 +136,7 @@ def test_the_manifest_comes_first_and_other_lanes_are_tried() -> None:
 
 def test_a_manifest_whose_lanes_were_not_measured_is_not_simulated() -> None:
     """There is no curve for them."""
-    made = list(explore(task(manifest=Setting(4, 0.01, 3, 1))))
+    made = list(explore(task(manifest=Candidate(4, 0.01, 3, 1))))
 
     assert {(1, 1)} == {(one.setting.processes, one.setting.threads) for one in made}
 
@@ -142,10 +144,10 @@ def test_a_manifest_whose_lanes_were_not_measured_is_not_simulated() -> None:
 def test_of_settings_that_serve_alike_the_most_modest_is_chosen() -> None:
     """Copies of a model are memory, and a change is a rollout."""
     made = [
-        Forecast(Setting(8, 0.0, 2, 1), 101.0, 0.1),
-        Forecast(Setting(16, 0.0), 101.0, 0.1),
+        Forecast(Candidate(8, 0.0, 2, 1), 101.0, 0.1),
+        Forecast(Candidate(16, 0.0), 101.0, 0.1),
         Forecast(OWN, 100.0, 0.1),
-        Forecast(Setting(1, 0.0), 50.0, 0.1),
+        Forecast(Candidate(1, 0.0), 50.0, 0.1),
     ]
 
     chosen = choose(made, OWN)
@@ -157,11 +159,11 @@ def test_of_settings_that_serve_alike_the_most_modest_is_chosen() -> None:
 def test_the_best_few_are_different_experiments() -> None:
     """Three sizes next to each other would be one run three times."""
     made = [
-        Forecast(Setting(16, 0.0), 100.0, 0.1),
-        Forecast(Setting(15, 0.0), 97.0, 0.1),
-        Forecast(Setting(8, 0.0), 90.0, 0.1),
-        Forecast(Setting(8, 0.0, 2, 1), 80.0, 0.1),
-        Forecast(Setting(1, 0.0), 0.0, math.nan),
+        Forecast(Candidate(16, 0.0), 100.0, 0.1),
+        Forecast(Candidate(15, 0.0), 97.0, 0.1),
+        Forecast(Candidate(8, 0.0), 90.0, 0.1),
+        Forecast(Candidate(8, 0.0, 2, 1), 80.0, 0.1),
+        Forecast(Candidate(1, 0.0), 0.0, math.nan),
     ]
 
     assert [16, 8, 8] == [one.setting.max_batch_size for one in best_few(made, OWN, 3)]

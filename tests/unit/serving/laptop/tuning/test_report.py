@@ -10,7 +10,7 @@ import yaml
 from click.testing import CliRunner
 
 from batchedapi_core.manifest import UnknownFields, with_changes
-from batchedapi_core.simulation.tuning import Curve, Forecast, Setting
+from batchedapi_core.simulation.tuning import Candidate, Curve, Forecast
 from batchedapi_serving.cli import tune
 from batchedapi_serving.cli.documents import load_documents
 from batchedapi_serving.cli.tune import tune_command
@@ -29,8 +29,8 @@ from batchedapi_serving.laptop.tuning.run import (
 )
 from pages import blocks, commands
 
-OWN = Setting(8, 0.01)
-BETTER = Setting(32, 0.02, 2)
+OWN = Candidate(8, 0.01)
+BETTER = Candidate(32, 0.02, 2)
 MANIFEST = """
 apiVersion: batchedapi.dev/v1alpha1
 kind: BatchedAPI
@@ -50,7 +50,7 @@ def step(rate: int, *, held: bool = True, lag: float = 0.0) -> Step:
     return Step(answers, counted, 1.0)
 
 
-def run(label: str, setting: Setting, *steps: Step) -> SettingRun:
+def run(label: str, setting: Candidate, *steps: Step) -> SettingRun:
     """One whose goodput was expected to be 90 requests/s, with p99 of 40 ms."""
     return SettingRun(label, Forecast(setting, 90.0, 0.03), (Ladder(steps, 0.99),), 0.04)
 
@@ -228,9 +228,9 @@ def test_the_guide_shows_what_is_printed() -> None:
     held = (step(160), step(200), step(240, held=False))
     found = known(
         replace(WORSE, ladders=2 * WORSE.ladders),
-        run(WITHOUT, Setting(1, 0.0), step(40), step(60, held=False)),
-        run(FOUND, Setting(32, 0.01), *held),
-        run(FOUND, Setting(64, 0.01), step(150), step(180, held=False)),
+        run(WITHOUT, Candidate(1, 0.0), step(40), step(60, held=False)),
+        run(FOUND, Candidate(32, 0.01), *held),
+        run(FOUND, Candidate(64, 0.01), step(150), step(180, held=False)),
     )
     found.source, found.rule = "the method's example", (8, 0.087)
     found.cpus, found.asked = 1, "100m"

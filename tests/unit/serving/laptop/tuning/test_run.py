@@ -13,7 +13,7 @@ import pytest
 
 from batchedapi_core.manifest import UnknownFields
 from batchedapi_core.simulation import tuning
-from batchedapi_core.simulation.tuning import Curve, Forecast, Setting, Task
+from batchedapi_core.simulation.tuning import Candidate, Curve, Forecast, Task
 from batchedapi_serving.cli.documents import load_documents
 from batchedapi_serving.laptop.tuning import measuring, report, run
 from batchedapi_serving.laptop.tuning.load import LoadOutcome
@@ -71,7 +71,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Changes]:
             size=size, endpoint="/sleepy", get=lambda _path: {}, counters=lambda: counters(size)
         )
 
-    def forecast(_task: Task, curve: Curve, setting: Setting) -> Forecast:
+    def forecast(_task: Task, curve: Curve, setting: Candidate) -> Forecast:
         return Forecast(setting, 0.9 * curve.most(setting.max_batch_size), 0.04)
 
     rows = Rows("/sleepy", [{"id": 1}], batched=True, source="the example")
@@ -136,7 +136,7 @@ def test_what_takes_the_manifests_place_has_held_more_on_two_ladders(
     file = tmp_path / "batchedapi.yaml"
     file.write_text(MANIFEST)
     api = load_documents(file, None, UnknownFields.REFUSE).api
-    few = [Forecast(Setting(size, 0.0), CURVE.most(size), 0.04) for size in (12, 16)]
+    few = [Forecast(Candidate(size, 0.0), CURVE.most(size), 0.04) for size in (12, 16)]
     monkeypatch.setattr(tuning, "best_few", lambda *_: few)
     monkeypatch.setattr(sys.modules[__name__], "HELD", copy.deepcopy(held))
     tuner = Tuner(TuneSubject(api, {}, tmp_path), (1, 1), TuneOptions(0.1), lambda *_: None)
