@@ -6,8 +6,6 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, assert_never
 
-# How many CPUs a replica may use, and how its processes share them.
-
 THREAD_VARIABLES: Final = (
     "OMP_NUM_THREADS",
     "MKL_NUM_THREADS",
@@ -52,9 +50,6 @@ def cpu_count(cpu_max: Iterable[str], request: float | None, affinity: int) -> i
 def cpu_threads(written: int | None, cpus: int, processes: int) -> int:
     """Threads of numerical libraries in one model process; `written` None divides the CPUs."""
     return max(1, cpus // processes) if written is None else written
-
-
-# Which GPUs each model process of a replica sees.
 
 
 class PlacementError(ValueError):
@@ -140,8 +135,6 @@ def visible_devices(cuda: str | None, nvidia: str | None, device_files: int) -> 
         return tuple(unique)
     return tuple(map(str, range(device_files)))
 
-
-# Advice about a manifest that is valid and may still be a mistake. It blocks nothing.
 
 PROCESSES_PER_CPU: Final = 3
 """More compete for the CPU without serving more."""

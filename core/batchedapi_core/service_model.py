@@ -22,8 +22,6 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
-# Service time of one batch as a straight line in its size: t(n) = fixed + per_row * n.
-#
 # Inference of deep networks is close to deterministic, which is why two numbers suffice
 # (Clockwork, OSDI'20); in the literature they are called a and b.
 
@@ -40,8 +38,6 @@ class ServiceTime:
         return self.fixed + self.per_row * rows
 
 
-# Learn t(n) = fixed + per_row * n from five sums over batches.
-#
 # No batch is kept: the sums of n, n^2, t and n*t over batches are all that least squares needs,
 # they add up over lanes, pods and time, and a replica exports each of them as a counter.
 
@@ -134,8 +130,6 @@ def fit(sums: BatchSums, ridge: float = DEFAULT_RIDGE) -> ServiceTime | None:
     return ServiceTime(fixed, per_row)
 
 
-# Learns t(n) from finished batches, in constant time and memory.
-#
 # One running mean per power of two of the batch size, then a weighted straight line through them.
 # A size not seen lately keeps its mean: an hour of constant batches must not erase what is known
 # about the fixed cost, because the fixed cost is what a decision to wait is about.
@@ -236,8 +230,6 @@ def _line_through(classes: Collection[_SizeClass]) -> ServiceTime:
     return ServiceTime(fixed=max(0.0, mean_t - slope * mean_n), per_row=slope)
 
 
-# How many rows a second one lane sustains, given t(n) and a latency target: the formula above.
-
 BEST_EFFORT = 0.5
 """Share of the throughput to plan with when no batch size meets the target."""
 
@@ -307,8 +299,6 @@ def _peak(rate: Callable[[int], float], largest: int) -> int:
             high = middle
     return low
 
-
-# How busy lanes are that are used as planned, and how busy when they are used up.
 
 ALL_BUSY: Final = 0.98
 """Share of the lanes' time: between two batches there is a moment even with a queue."""

@@ -19,8 +19,6 @@ from batchedapi_core.bottleneck.unpressed import idle, interval, little, shapes,
 from batchedapi_core.contract import ms, percent, rate, size
 from batchedapi_core.service_model import ALL_BUSY
 
-# Rules for lanes that cannot keep up: does a larger batch help, or only more compute?
-
 BUSY: Final = 0.85
 """Share of the lanes' time. Alone it says little: lanes that take whatever waits are busy early."""
 FULL: Final = 0.5  # of the batches
@@ -116,8 +114,6 @@ def _no_size_helps(e: BottleneckEvidence, capacity: float | None) -> str:
     )
 
 
-# Rules for what holds requests outside of queue and lanes: admission, and the web processes.
-
 REJECTED: Final = 0.01  # of the rows
 WEB_BUSY: Final = 0.85  # of one core: a process runs Python on one at a time
 ELSEWHERE: Final = 0.5  # of the time of a request
@@ -200,8 +196,6 @@ def outside(e: BottleneckEvidence, standing: Kind | None) -> Finding | None:
     )
 
 
-# The rule for pods of which one has too much to do while the others have not.
-
 UNEVEN: Final = 1.5  # times what the other pods have
 USED: Final = 0.7  # of what its lanes serve: a pod with less is not too loaded, however uneven
 
@@ -266,8 +260,6 @@ def _others(pods: list[PodLoad], one: PodLoad) -> PodLoad:
         sum(pod.batch_seconds for pod in rest),
     )
 
-
-# The rules in the order of who hides whom, and the verdict over time.
 
 Rule: TypeAlias = Callable[[BottleneckEvidence, Kind | None], Finding | None]
 

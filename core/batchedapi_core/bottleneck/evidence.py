@@ -6,8 +6,6 @@ from typing import Final
 
 from batchedapi_core.service_model import BatchSums, ServiceTime, as_planned, lane_capacity
 
-# What the counters of an API's pods did over a window, and the ratios that the rules ask for.
-
 ALIKE = 0.01
 """Squared relative spread of batch sizes below which all are taken for one size."""
 FREE_LUNCH = 0.01
@@ -124,8 +122,6 @@ class BottleneckEvidence:
         return seen or spread > ALIKE * sums.rows**2
 
 
-# What is said, and when something else is said instead.
-#
 # A load near a boundary crosses it all the time. Another kind is therefore taken up only once the
 # evidence has said nothing else for a while, and once the last change is long enough ago.
 
@@ -187,8 +183,6 @@ def settle(found: Finding, before: Verdict | None, now: float) -> Verdict:
         return Verdict(found.kind, found.advice, changed=now)
     return replace(before, rival=found.kind, rival_since=since)
 
-
-# What a limit is for the kind that stands already.
 
 CALM: Final = 0.9
 """A finding stands until the figure is a tenth below the limit: less is noise."""

@@ -230,8 +230,6 @@ def _told(model: BaseModel) -> JsonObject:
     }
 
 
-# An object's metadata, as far as the apiserver judges what a user writes there.
-
 _PREFIX: Final = r"([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
 _WORD: Final = r"([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z0-9]"
 _KEY: Final = re.compile(_PREFIX + _WORD)

@@ -15,8 +15,6 @@ from batchedapi_core.manifest.removed import Mapped, Place
 from batchedapi_core.manifest.rules import Flag, ManifestModel, Rule, Whole, worded
 from batchedapi_core.placement import GpuAssignment
 
-# Rules between sections of `spec`, and those that hold for each method with its own batching.
-
 _METHODS: Final = "spec.predictor.methods[].serverSideBatching"
 _OVERRIDES: Final = "m.serverSideBatching"
 

@@ -164,10 +164,7 @@ def _waiting_rows(policy: ScalingPolicy, load: LoadWindow, rows_per_request: flo
     return sum(waiting) / load.coverage
 
 
-# From evidence to a decision: hold for want of knowledge, else the formula and then the limits.
-#
-# A function of frozen values and nothing else, which is what makes a recorded decision
-# repeatable.
+# A decision is a function of frozen values alone, so that a recorded one can be repeated.
 
 
 def conclude(policy: ScalingPolicy, evidence: Evidence) -> ScalingDecision:
@@ -305,9 +302,6 @@ def _terms(evidence: Evidence, need: Need, recommended: int, steady: int) -> Ter
         recommended=recommended,
         steady=steady,
     )
-
-
-# What a decision leaves behind for the next: recommendations, errors, bursts and trust. Pure.
 
 
 def learned(

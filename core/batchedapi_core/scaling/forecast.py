@@ -117,8 +117,6 @@ def _stepped(intervals: Sequence[LoadInterval]) -> bool:
     return still <= doubt
 
 
-# How wrong the autoscaler's own forecasts were, and the margin that follows from it.
-#
 # At every look demand is compared with what was forecast for it one start-up ago. Demand that is
 # noisy, or that rises in a way that no trend shows, makes for errors, and the errors for a
 # margin: as much is planned on top as would have covered all but the worst of them.
@@ -252,8 +250,6 @@ class Foresight:
         return cls(highs=Points.of(points), inherited=margin)
 
 
-# Bursts: demand that no forecast saw coming, and the replicas worth keeping for the next.
-#
 # Nobody can start replicas in time for demand that jumps. Where it does so again and again, those
 # of the last burst may be kept: the ski rental problem, where buying is keeping and renting is
 # missing. One burst alone is no pattern.

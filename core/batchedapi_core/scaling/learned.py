@@ -10,8 +10,6 @@ from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_core.scaling.samples import PodChange, PodSample
 from batchedapi_core.service_model import BatchSums, ServiceTime, fit
 
-# What was learned about batches: decayed sums, and the largest batches seen.
-
 
 @dataclass(frozen=True, slots=True)
 class LearnedModel:
@@ -46,8 +44,6 @@ class LearnedModel:
         """t(n), or None while too little was seen."""
         return fit(self.sums, policy.ridge)
 
-
-# How long a replica takes from its creation to its readiness, learned from those that came.
 
 START_UP_QUANTILE = 0.9
 """The mean would be too short: being late costs more than early, and slow ones are cancelled."""
@@ -93,13 +89,11 @@ def start_ups_restored(saved: object) -> tuple[float, ...] | None:
     return tuple(known) if len(known) == len(saved) else None
 
 
-# What guards against a model of service times that is wrong; it only ever lowers the capacity.
-#
-# Two things can be wrong, and show in two places. Batches take longer than the line says, because
-# inputs got longer or it bends: that shows in their measured time at once, while the model
-# forgets in minutes. Or capacity is less than rows over seconds would have it, because of what
-# the model does not know of: then requests wait longer than they should although there is no
-# overload.
+# A model of service times can be wrong in two ways, which show in two places. Batches take longer
+# than the line says, because inputs got longer or it bends: that shows in their measured time at
+# once, while the model forgets in minutes. Or capacity is less than rows over seconds would have
+# it, because of what the model does not know of: then requests wait longer than they should
+# although there is no overload.
 #
 # The simulated load `drift` shows the first: without slowdown 2.8 % instead of 1.8 % of the
 # requests are late, at 4 % less cost. `bent` shows the second: without trust 21 % instead of 18 %

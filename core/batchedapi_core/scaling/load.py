@@ -12,8 +12,6 @@ from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_core.scaling.samples import PodChange, PodSample
 from batchedapi_core.service_model import BatchSums, ServiceTime
 
-# Batching of an API over the last window: sums over pods and time first, ratios last.
-#
 # A mean of per-pod means gives an idle pod the weight of a busy one and is wrong by as much as
 # the load is uneven; so counts are pooled, and only the pooled counts are divided.
 
@@ -307,10 +305,9 @@ def level(intervals: Sequence[LoadInterval]) -> float:
     return highest
 
 
-# Load that is not even: the replica with the most of it misses the target first.
-#
-# The simulated loads `sticky` and `slow-pods` show what that is for: planned as if load were even,
-# 29 % instead of 19 % of the requests are late, and 9 % instead of 5 %, at 19 and 21 % less cost.
+# The simulated loads `sticky` and `slow-pods` show what shares are for: planned as if load were
+# even, 29 % instead of 19 % of the requests are late, and 9 % instead of 5 %, at 19 and 21 % less
+# cost.
 #
 # A pod's load is what arrives at it, times how much slower than the pooled service time it is. A
 # balancer that splits evenly makes the slowest pod the limit, one with sticky connections the

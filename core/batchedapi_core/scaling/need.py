@@ -17,7 +17,7 @@ from batchedapi_core.scaling.numbers import whole
 from batchedapi_core.scaling.policy import PolicyKind, ScalingPolicy, Select
 from batchedapi_core.service_model import Capacity, ServiceTime, lane_capacity
 
-# The policy `Concurrency`: requests in flight over a target, as Cortex scales.
+# `Concurrency` scales as Cortex does:
 #
 #     need = mean requests in flight over the window / target_replica_concurrency
 #
@@ -31,9 +31,6 @@ from batchedapi_core.service_model import Capacity, ServiceTime, lane_capacity
 def concurrency_need(policy: ScalingPolicy, evidence: Evidence) -> float:
     """Replicas, a fraction; none for evidence without a measurement, so hold before asking."""
     return (evidence.in_flight or 0.0) / policy.target_concurrency
-
-
-# What one replica sustains within the latency target.
 
 
 def replica_capacity(
@@ -71,8 +68,6 @@ def latency_of(policy: ScalingPolicy, service: ServiceTime) -> float:
     return 2.0 * service.seconds(policy.max_batch_size) if target is None else target
 
 
-# The hedge: how many times the need is ordered while what is ready cannot keep up.
-#
 # How long a replica takes to start varies, so of three times as many the first third is ready
 # much sooner; the others are cancelled then, most of them before they began to serve. That helps
 # where all that they have to do is start. Where they wait for a node or fail, more of them are

@@ -9,8 +9,6 @@ from typing import Final, assert_never
 from batchedapi_core.contract import MAX_BATCH_SIZE_LIMIT
 from batchedapi_core.service_model import DEFAULT_RIDGE
 
-# How fast a replica count may change, in the words of the HorizontalPodAutoscaler.
-#
 # Stabilization is symmetric: down only to the highest recommendation of its window, up only to
 # the lowest. A policy limits what happens within one period; where there are several, `select`
 # says whether the one that allows most or the one that allows least counts.

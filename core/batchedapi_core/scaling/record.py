@@ -139,8 +139,6 @@ def _behavior(recorded: Mapping[str, Any]) -> Behavior:
     return Behavior(**known)
 
 
-# Say in one sentence why there are as many replicas as there are.
-
 _WORTH_SAYING = 1.05  # a factor; less is noise
 
 

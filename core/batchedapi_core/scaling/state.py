@@ -26,8 +26,6 @@ from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_core.scaling.samples import LARGEST_COUNT, PodChange, PodSample
 from batchedapi_core.service_model import BatchSums
 
-# Recommendations and counts of the past that still limit what may be done, and their JSON.
-
 LONGEST = 3600.0
 """Seconds: the longest window or period that a manifest may ask for."""
 
@@ -295,8 +293,6 @@ def _model(saved: Mapping[object, object]) -> LearnedModel | None:
     return LearnedModel(revision, BatchSums(*numbers), largest)
 
 
-# Which pods teach which service time: during a rollout two revisions serve side by side.
-#
 # A new revision is learned from its own pods alone. Until enough is known of it, which is never
 # if the rollout is stuck, replicas are planned with what the pods of the old one taught and still
 # teach.

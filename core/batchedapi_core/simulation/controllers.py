@@ -75,8 +75,6 @@ def _sample(pod: SimulatedPod, now: float) -> PodSample:
     )
 
 
-# What load one replica truly holds, and the fewest replicas that a clairvoyant would pay for.
-
 ORACLE_STEP: Final = 5  # seconds for which its number of replicas stays
 _LEAST_SECONDS: Final = 20.0
 _MOST_SECONDS: Final = 90.0

@@ -16,8 +16,6 @@ import numpy.typing as npt
 from batchedapi_core.simulation.replica import Durations, ReplicaCounters, Service, SimulatedReplica
 from batchedapi_core.simulation.trace import Arrivals, Trace
 
-# What came of a simulation.
-
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
@@ -132,9 +130,6 @@ class PinnedConnections:
         return places[rng.integers(0, len(places), requests)]
 
 
-# What a controller of replicas sees of the fleet, and how it answers.
-
-
 @dataclass(frozen=True, slots=True)
 class SimulatedPod:
     """One live replica (not stopping), as a source of metrics sees it at this moment."""
@@ -165,8 +160,6 @@ Controller = Callable[[SimulatedFleet], int | None]
 """Decides replicas, once a simulated second: how many to have from now on, clamped by the fleet's
 limits; None: as many as now."""
 
-
-# The fleet itself.
 
 _NOBODY: Final = Arrivals(np.zeros(0), None)
 
