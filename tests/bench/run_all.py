@@ -1,4 +1,4 @@
-"""Every benchmark one after the other, in about an hour; writes the results files.
+"""Every benchmark one after the other, in about three hours; writes the results files.
 
 python tests/bench/run_all.py                 # a quiet machine, please
 python tests/bench/run_all.py --quick --out /tmp/bench
