@@ -1,4 +1,4 @@
-"""`batchedapi simulate`: its options; what it does is in simulate_request.py."""
+"""Options of `batchedapi simulate`; simulate_request.py carries it out."""
 
 import json
 import sys

@@ -94,18 +94,15 @@ def fetch_model(
     """
     began = time.monotonic()
     location = parse_location(uri, here)
-    for wait in WAITS:
+    for wait in (*WAITS, None):
         try:
             path = _once(location, uri, folder)
             break
         except TransientError as error:
+            if wait is None:
+                raise DownloadFailedError(uri, f"{error}, {len(WAITS) + 1} times") from error
             log.warning("download failed", extra={"error": str(error), "again_in": wait})
             sleep(wait)
-    else:
-        try:
-            path = _once(location, uri, folder)
-        except TransientError as error:
-            raise DownloadFailedError(uri, f"{error}, {len(WAITS) + 1} times") from error
     check_digest(path, sha256)
     seconds = round(time.monotonic() - began, 3)
     log.info("model is here", extra={"uri": uri, "path": str(path), "seconds": seconds})

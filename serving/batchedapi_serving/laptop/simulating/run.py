@@ -125,8 +125,6 @@ def _request(number: int, line: str) -> tuple[float, int]:
     return float(t), rows
 
 
-# `--assert 'p99<80ms'`: what a simulation must show for the exit code to be 0.
-
 DURATIONS: Final = ("p50", "p90", "p99")
 SHARES: Final = ("miss_fraction",)
 NUMBERS: Final = ("cost_ratio", "mean_rows", "replicas")
@@ -204,8 +202,6 @@ def parse_assertion(text: str) -> Assertion:
     return Assertion(text.strip(), quantity, comparison, value)
 
 
-# What one queue for all replicas would bring, beside connections that stay where they are.
-
 DRAWS: Final = 3
 """Choices of replicas that pinned connections are simulated with; the middle one is shown."""
 
@@ -282,8 +278,6 @@ def ways_of(
         ),
     )
 
-
-# Runs what was set up, and puts the outcome beside the clairvoyant minimum. No I/O.
 
 _FIRST: float = 5.0
 """Seconds of load that the fleet is found ready for."""
