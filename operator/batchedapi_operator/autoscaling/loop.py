@@ -34,7 +34,7 @@ from batchedapi_operator.autoscaling.advice import (
     notes_of_advice,
     standing_in,
 )
-from batchedapi_operator.autoscaling.bottleneck import Rise, evidence_of, release_percent
+from batchedapi_operator.autoscaling.bottleneck import evidence_of, release_percent
 from batchedapi_operator.autoscaling.in_effect import (
     effective_of,
     policy_of,
@@ -194,7 +194,8 @@ class Autoscaler:
         view, deployment = self._store.api(key), self._store.deployment(key)
         if view is None:
             return
-        ours = deployment is not None and deployment.child.owner_uid == view.uid
+        if deployment is not None and deployment.child.owner_uid != view.uid:
+            deployment = None
         try:
             api = self._manifests.of(key, view)
         except InvalidSpecError:
@@ -206,26 +207,34 @@ class Autoscaler:
             self._without_queue(key)
         else:
             self._queued.setdefault(key, -math.inf)
-            front = await self._web.look(key, view, api, deployment if ours else None)
+            front = await self._web.look(key, view, api, deployment)
             if native and front is None:
                 return  # its web pods are yet to be made, or to be brought by the watch
-        if deployment is None or not ours or not native:
-            if ours or api.spec.paused:
-                self._stand_aside(key, view, api, front)
-            return
+        if deployment is not None and native:
+            watched = self._remembered(key, view)
+            await self._scraped(_Subject(key, view, api, deployment, watched, front))
+        elif deployment is not None or api.spec.paused:
+            self._stand_aside(key, view, api, front)
+
+    def _remembered(self, key: ObjectKey, view: ApiView) -> Watched:
         watched = self._watched.get(key)
-        if watched is not None and watched.uid != view.uid:
+        if watched is not None and watched.uid == view.uid:
+            return watched
+        if watched is not None:
             self.decisions.forget(key)  # they are about a deleted API of the same name
-            watched = None
-        watched = self._watched[key] = watched or Watched.restored(view.uid, view.status)
+        watched = self._watched[key] = Watched.restored(view.uid, view.status)
+        return watched
+
+    async def _scraped(self, subject: _Subject) -> None:
+        """Read the pages of the ready pods, and act on them."""
+        key, watched, front = subject.key, subject.watched, subject.front
         pods = [pod for pod in self._store.owned_pods(key) if pod.ready and not pod.gone]
         outcomes = await self._scraper.scrape(pods)
         if self._watched.get(key) is not watched:
             return  # deleted meanwhile: its series were dropped and must not come back
-        subject = _Subject(key, view, api, deployment, watched, front)
         decided = self._decide(subject, pods, outcomes)
         self._act(subject, decided)
-        if front is not None and deployment.replicas == decided.decision.desired == 0:
+        if front is not None and subject.deployment.replicas == decided.decision.desired == 0:
             self._wait_for_rows(key, front.pods, watched)
 
     def _without_queue(self, key: ObjectKey) -> None:
@@ -335,50 +344,17 @@ class Autoscaler:
             self._outbox.put(key, SCALE_EVENT, self._writes.events(key, watched.uid, (note,)))
 
     def _report(self, subject: _Subject, decided: report.Decided) -> None:
-        key, api, watched = subject.key, subject.api, subject.watched
-        pages, pods = decided.pages, watched.tally.by_pod()
-        advice = advice_seen(
-            api,
-            processes_of(api, pages),
-            pages,
-            decided.policy,
-            decided.load,
-            standing=watched.advised,
-        )
-        self._judge(subject, decided, pods)
-        look = report.Look(
-            decided,
-            watched.state.to_saved(),
-            effective_of(api, pages),
-            advice,
-            watched.verdict,
-            release_percent(pods),
-            watched.target,
-            watched.filling,
-            is_tuned(api),
-            self._unwritten(key),
-        )
-        newest, wall, scaled = self._store.api(key), self._wall(), watched.last_scale
+        key, watched, look = subject.key, subject.watched, self._judged(subject, decided)
+        newest, now, wall = self._store.api(key), self._monotonic(), self._wall()
         before = {} if newest is None else newest.status
-        generation = subject.view.generation
-        after = report.build_report(look, before, generation, rfc3339(wall), last_scale=scaled)
-        # of several pieces of advice the condition's reason is that of the first alone
-        advised = frozenset(one.reason for one in advice)
-
-        async def tell() -> None:
-            if look.tuned:  # only of what is sent: it takes 0.3 ms
-                after["recommendation"] = self._recommended(subject, decided, before, wall)
-            await self._writes.status(key, watched.uid, after)
-            watched.scale_untold = watched.last_scale != scaled
-            self._tell_advice(key, watched.uid, advice, watched.advised)
-            watched.advised = advised
-
-        told = advised == watched.advised and not states_differ(before, after)
+        after = report.build_report(
+            look, before, subject.view.generation, rfc3339(wall), last_scale=watched.last_scale
+        )
+        told = look.advised == watched.advised and not states_differ(before, after)
         old = decided.has_load() and is_old(before, watched.uid, wall)
         if not (watched.scale_untold or not told or old or news(before, after)):
             self._outbox.withdraw(key, AUTOSCALER_STATUS)
             return
-        now = self._monotonic()
         changed = conditions_differ(before, after)
         if not (watched.scale_untold or changed or now - watched.written >= SECONDS_PER_WRITE):
             return  # soon enough, and what waits to be sent is hardly older
@@ -386,7 +362,25 @@ class Autoscaler:
         kind = News.FIGURES if told and not watched.scale_untold else News.STATE
         if conditions_differ(before, after, BROKEN_OR_MENDED):
             kind = News.CONDITION
-        self._outbox.put(key, AUTOSCALER_STATUS, tell, kind)
+        recommended = partial(self._recommended, subject, decided, before, wall)
+        send = partial(self._send_report, subject, look, after, watched.last_scale, recommended)
+        self._outbox.put(key, AUTOSCALER_STATUS, send, kind)
+
+    async def _send_report(
+        self,
+        subject: _Subject,
+        look: report.Look,
+        after: JsonObject,
+        scaled: str | None,
+        recommended: Callable[[], JsonObject],
+    ) -> None:
+        key, watched = subject.key, subject.watched
+        if look.tuned:  # only of what is sent: it takes 0.3 ms
+            after["recommendation"] = recommended()
+        await self._writes.status(key, watched.uid, after)
+        watched.scale_untold = watched.last_scale != scaled
+        self._tell_advice(key, watched.uid, look.advice, watched.advised)
+        watched.advised = look.advised
 
     def _unwritten(self, key: ObjectKey) -> str:
         """What the apiserver said to replicas that it was sent, and that are still to be set."""
@@ -422,18 +416,35 @@ class Autoscaler:
         if notes and self._store.api(key) is not None:
             self._outbox.put(key, ADVICE_EVENTS, self._writes.events(key, uid, notes))
 
-    def _judge(self, subject: _Subject, decided: report.Decided, pods: tuple[Rise, ...]) -> None:
-        """What limits the API, whether its target is met, whether batches fill."""
-        watched, seconds = subject.watched, subject.watched.tally.seconds
-        if watched.verdict is None and seconds < SHORTEST_WINDOW:
-            return  # the status keeps what it says
-        evidence, now = (
-            evidence_of(subject.api, decided.policy, decided.load, pods, seconds),
-            self._monotonic(),
+    def _judged(self, subject: _Subject, decided: report.Decided) -> report.Look:
+        """The look with its verdict: what limits the API, and what to change."""
+        api, watched, pages = subject.api, subject.watched, decided.pages
+        pods, seconds = watched.tally.by_pod(), watched.tally.seconds
+        if watched.verdict is not None or seconds >= SHORTEST_WINDOW:  # else the status stands
+            evidence = evidence_of(api, decided.policy, decided.load, pods, seconds)
+            now = self._monotonic()
+            watched.verdict = diagnose(evidence, watched.verdict, now)
+            watched.target = target_met(evidence, watched.target, now)
+            watched.filling = batches_fill(evidence, watched.verdict, watched.filling, now)
+        return report.Look(
+            decided,
+            watched.state.to_saved(),
+            effective_of(api, pages),
+            advice_seen(
+                api,
+                processes_of(api, pages),
+                pages,
+                decided.policy,
+                decided.load,
+                standing=watched.advised,
+            ),
+            watched.verdict,
+            release_percent(pods),
+            watched.target,
+            watched.filling,
+            is_tuned(api),
+            self._unwritten(subject.key),
         )
-        watched.verdict = diagnose(evidence, watched.verdict, now)
-        watched.target = target_met(evidence, watched.target, now)
-        watched.filling = batches_fill(evidence, watched.verdict, watched.filling, now)
 
     def _stand_aside(
         self, key: ObjectKey, view: ApiView, api: BatchedAPI, front: WebLook | None

@@ -16,7 +16,7 @@ from batchedapi_core.manifest import (
     format_duration,
     parse_duration,
 )
-from batchedapi_core.placement import SpecAdvice
+from batchedapi_core.placement import AdviceReason, SpecAdvice
 from batchedapi_core.scaling.decision import Cause, ClampName, ScalingDecision
 from batchedapi_core.scaling.observe import LoadWindow
 from batchedapi_core.scaling.policy import ScalingPolicy
@@ -187,6 +187,11 @@ class Look:
     """Whether a batching is recommended."""
     unwritten: str = ""
     """What the apiserver said to replicas that were sent to it, of whichever role."""
+
+    @property
+    def advised(self) -> frozenset[AdviceReason]:
+        """All that is advised; the condition's reason is that of the first alone."""
+        return frozenset(one.reason for one in self.advice)
 
 
 def build_report(
