@@ -3,9 +3,7 @@
 import numpy as np
 import pytest
 
-from autoscaling import cases, unlike
-from autoscaling.cases import Case
-from autoscaling.roster import OURS
+from autoscaling import unlike
 from autoscaling.unlike import StickyClients
 
 
@@ -43,10 +41,3 @@ def test_of_five_replicas_one_is_slow_and_all_are_slower_in_the_evening() -> Non
 def test_a_bent_line_is_one_up_to_half_of_the_largest_batch() -> None:
     """A line learned from small batches is right for them."""
     assert [1.0, 1.0, 1.25, 1.5] == [unlike.bent(0, 0.0, size) for size in (0.1, 0.5, 0.75, 1.0)]
-
-
-def test_the_autoscaler_is_given_the_same_fleet_each_time() -> None:
-    """Clients are made anew for every run."""
-    first, again = (cases.run(Case("emb", "sticky", OURS, 0), max_rate=166.0) for _ in range(2))
-
-    assert (first.misses, first.cost) == (again.misses, again.cost)
