@@ -29,7 +29,7 @@ _SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0
 
 
 class _Figures(NamedTuple):
-    """Of the last decision about an API."""
+    """Figures of the last decision about an API."""
 
     desired: float
     ready: float
@@ -131,7 +131,7 @@ class Heartbeats:
     _loops: dict[str, _Loop] = field(default_factory=dict)
 
     def of(self, name: str, longest: float) -> Callable[[], None]:
-        """What a loop is to call once a round, from now on; a round takes `longest` seconds."""
+        """A function that the loop calls once a round; a round takes `longest` seconds."""
         loop = self._loops[name] = _Loop(longest, self.monotonic())
 
         def beat() -> None:

@@ -40,7 +40,7 @@ OUTSIDE_SYSTEM: Final = f"metadata.namespace!={SYSTEM_NAMESPACE}"
 
 @dataclass(frozen=True, slots=True)
 class Namespaces:
-    """Whose BatchedAPIs are served."""
+    """Namespaces whose BatchedAPIs are served."""
 
     named: tuple[str, ...] = ()
     """These alone; empty: all but `SYSTEM_NAMESPACE`, which is served only by its name."""
@@ -64,7 +64,7 @@ class Resource:
 
     @property
     def group(self) -> str:
-        """Of the API; empty of the core one."""
+        """API group; empty for the core group."""
         return self.api_version.rpartition("/")[0]
 
     def path(self, namespace: str | None, name: str = "", subresource: str = "") -> str:

@@ -1,4 +1,4 @@
-"""Who may write, and until when: the rules of a Lease, by this process's own clock alone.
+"""The rules of a Lease: whether this process may write, and until when, by its own clock alone.
 
 A Lease says who holds it and for how many seconds from each renewal on. Its dates are for people:
 a candidate measures for how long it has seen no renewal, and a holder from before it asked for one,
@@ -44,11 +44,11 @@ class Held:
     state: str
     """`WANTED` or `ACTING`, or nothing."""
     namespaces: str
-    """Those that its holder is for: names with commas between, or `ALL`."""
+    """Namespaces of its holder: names with commas between, or `ALL`."""
 
     @classmethod
     def of(cls, body: Any) -> Self:
-        """Of a Lease's body, whoever wrote it."""
+        """From the body of a Lease, by any writer."""
         spec, metadata = body.get("spec") or {}, body["metadata"]
         notes = metadata.get("annotations") or {}
         return cls(
@@ -104,7 +104,7 @@ class Permit:
 
     @property
     def seconds(self) -> float:
-        """That are left to write in; 0 and less: none."""
+        """Seconds left to write in; 0 and less: none."""
         return float("-inf") if self._ended else self._until - MARGIN_SECONDS - self._now()
 
     @property
@@ -136,7 +136,7 @@ class Other:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What an operator of all namespaces makes of the Leases of other releases."""
+    """Conclusion of an operator of all namespaces from the Leases of other releases."""
 
     in_the_way: Other | None
     """It acts on namespaces of ours, or may begin to; None: nobody does."""
@@ -145,7 +145,7 @@ class Survey:
 
 
 def survey(others: tuple[Other, ...], *, acting: bool) -> Survey:
-    """What follows from the Leases of other releases.
+    """Conclude from the Leases of other releases.
 
     Args:
         others: All of them.

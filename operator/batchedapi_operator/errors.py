@@ -1,4 +1,4 @@
-"""What can go wrong in the operator.
+"""Errors of the operator.
 
 OperatorError
 ├── InvalidSpecError     the user has to change something; a condition says what

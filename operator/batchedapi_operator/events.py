@@ -31,7 +31,7 @@ class Note:
 
 
 def notes_of(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Note, ...]:
-    """What is new in a status and worth an event."""
+    """Events for the changes of a status that are worth one."""
     notes = []
     old = (before.get("revision") or {}).get("current")
     new = (after.get("revision") or {}).get("current")

@@ -42,7 +42,7 @@ from batchedapi_operator.store import Store
 log = logging.getLogger(__name__)
 
 WATCH_SECONDS: Final = 40
-"""Of one stream, which ends with a bookmark; the next goes on from there, and nothing is listed."""
+"""Length of one stream. It ends with a bookmark, the next goes on from there without a list."""
 SILENT_SECONDS: Final = 45
 """Without even the end of a stream: its connection is open at our end alone."""
 LARGEST_BACKOFF: Final = 5.0
@@ -60,7 +60,7 @@ _Remove = Callable[[ObjectKey, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What is watched, and where."""
+    """Kinds and namespaces that are watched."""
 
     namespaces: Namespaces = field(default_factory=Namespaces)
     policies: tuple[Resource, ...] = ()

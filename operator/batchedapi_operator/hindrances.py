@@ -1,4 +1,4 @@
-"""What keeps a pod from being ready, in the order in which it would start; pure, of its body.
+"""Hindrances that keep a pod from being ready, in the order of its start; pure, of its body.
 
 Told are containers beside ours, gates, and the node. What our own container ended with, and how
 long a node may take to create it, is told by `conditions`.
@@ -15,7 +15,7 @@ from batchedapi_operator.resources.deployment import CONTAINER
 CREATING: Final = "ContainerCreating"
 _INITIALIZING: Final = "PodInitializing"
 _AWAITED: Final = (CREATING, _INITIALIZING, "")
-"""What a kubelet waits with a container for that has not had its turn."""
+"""Reasons of a kubelet for a container that has not had its turn."""
 BACK_OFF: Final = "CrashLoopBackOff"
 _BY_KUBELET: Final = ("ContainersNotReady", "ReadinessGatesNotReady", "PodCompleted", "PodFailed")
 """Reasons of a pod that is not ready; whoever marks the pods of a lost node gives none of them."""
@@ -26,14 +26,14 @@ class Hindrance:
     """Why a pod is not ready, if not for its model."""
 
     reason: str
-    """Of ModelLoaded."""
+    """A reason of the condition ModelLoaded."""
     seen: str
     failed: bool = True
     """It does not get on by itself, as far as can be seen."""
 
 
 def unplaced(body: JsonObject, scheduled: str, reason: str) -> str:
-    """Which reason of Scheduled a pod without a node is; empty of one that has one.
+    """The reason of Scheduled for a pod without a node; empty for one that has one.
 
     Args:
         body: The pod.
@@ -58,7 +58,7 @@ def is_creating(body: JsonObject) -> bool:
 
 
 def before_ours(body: JsonObject) -> Hindrance | None:
-    """What comes before our container, and is not done."""
+    """The first step before our container that is not done."""
     spec, status = body.get("spec") or {}, body.get("status") or {}
     sidecars = {
         one["name"]
@@ -86,7 +86,7 @@ def before_ours(body: JsonObject) -> Hindrance | None:
 
 
 def beside_ours(body: JsonObject, reason: str) -> Hindrance | None:
-    """What keeps the pod from being ready besides our container, or though that is started.
+    """A hindrance besides our container, or in spite of its start.
 
     Args:
         body: The pod.

@@ -92,7 +92,7 @@ class Answering:
         self._waiting = waiting
 
     def heard(self, status: int) -> None:
-        """What came of a request: an HTTP status, 0 for no answer."""
+        """Take the outcome of a request: an HTTP status, 0 for no answer."""
         if status in _SILENT:
             self._silent = True
         elif self._silent and self._monotonic() - self._told >= SECONDS_PER_RETURN:
@@ -358,7 +358,7 @@ class Kube:
         return await self._request("PUT", path, {}, body, seconds=seconds)
 
     async def leases(self, label: str, *, seconds: float) -> list[JsonObject]:
-        """Those with a label, wherever they lie."""
+        """Leases with a label, in every namespace."""
         query = {"labelSelector": label}
         found = await self._request("GET", LEASES.path(None), query, seconds=seconds)
         return list(found["items"] or ())

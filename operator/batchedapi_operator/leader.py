@@ -1,4 +1,4 @@
-"""Which replica does the work: it holds the Lease of its release, and no other release objects.
+"""Election of the replica that works: it holds its release's Lease, no other release claims it.
 
 Two releases never serve one namespace: whoever comes second waits, and says so. An operator of
 named namespaces holds a Lease in each, `contract.CLAIM_LEASE`, as that is all it may read. An
@@ -227,10 +227,10 @@ LOOK_SECONDS: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who takes part in an election, and for what."""
+    """A participant in an election, and its namespaces."""
 
     process: str
-    """Of this process alone: a restarted one is another."""
+    """Name of this process alone: a restarted one is another."""
     release: ObjectKey
     """The Lease that the replicas of a release share."""
     namespaces: Namespaces

@@ -9,7 +9,7 @@ from batchedapi_operator.errors import ConflictError
 from batchedapi_operator.kube import Kube
 
 REQUEST_SECONDS: Final = 3.0
-"""Of one request about a Lease: three of them fit into the shortest there is."""
+"""Limit of one request about a Lease: three of them fit into the shortest there is."""
 
 
 class LeaseLock:
@@ -45,7 +45,7 @@ class LeaseLock:
 
     @property
     def state(self) -> str:
-        """Of whoever holds it."""
+        """State that the holder wrote."""
         return "" if self.held is None else self.held.state
 
     @property

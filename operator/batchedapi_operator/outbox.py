@@ -1,4 +1,4 @@
-"""What the apiserver is told about APIs: statuses, replicas, events. One owner, one pace.
+"""Writes about APIs to the apiserver: statuses, replicas, events. One owner, one pace.
 
 Whoever decides puts in what is to be sent and goes on. Of one kind about one API the newest is
 sent and no other, never two at once. What failed is tried again with back-off, unless it was
@@ -26,10 +26,10 @@ from batchedapi_operator.queue import rest_after
 log = logging.getLogger(__name__)
 
 STATUS_WRITES_PER_SECOND: Final = 10
-"""Of all APIs, at most, in whichever second, and at whatever pace the apiserver gets to them."""
+"""Limit for all APIs, in whichever second, and at whatever pace the apiserver gets to them."""
 SECONDS_PER_STATUS_WRITE: Final = 10.0
 SAVED_STATUS_WRITES: Final = 6.0
-"""Of one API, by one writer."""
+"""Burst of one API and writer."""
 FIGURES_GIVE_WAY: Final = 30.0
 """Seconds for which states of whichever API go before a write that has new figures alone."""
 AT_ONCE: Final = 16
@@ -53,10 +53,10 @@ ADVICE_EVENTS: Final = "events of advice"
 
 
 class News(enum.IntEnum):
-    """What a status says that the one before did not; whose turn it is goes in this order."""
+    """Kind of change in a status; turns go in this order."""
 
     CONDITION = 0
-    """That something broke or was mended: it waits for nothing but the pace of all."""
+    """Something broke or was mended: it waits for nothing but the pace of all."""
     STATE = 1
     FIGURES = 2
     """It gives way to states of other APIs for a while."""
@@ -96,7 +96,7 @@ Address = tuple[ObjectKey, str]
 
 @dataclass(slots=True)
 class _Bucket:
-    """Of one API and writer."""
+    """Token bucket of one API and writer."""
 
     tokens: float
     time: float
@@ -134,7 +134,7 @@ class _Window:
 
 @dataclass(slots=True)
 class _Box:
-    """What is to be sent to one address, and how that went."""
+    """Write to one address, and its failures."""
 
     bucket: _Bucket
     send: Send | None = None
@@ -144,7 +144,7 @@ class _Box:
     news: News = News.STATE
     sending: bool = False
     again: Send | None = None
-    """What is being sent, if it is to be sent again should it fail."""
+    """The write under way, if it is to be sent again should it fail."""
     failures: int = 0
     rests_until: float = float("-inf")
     unheard: bool = False
@@ -197,14 +197,14 @@ class Outbox:
         self._changed.set()
 
     def withdraw(self, key: ObjectKey, kind: str) -> None:
-        """What waits there is no longer so; what is under way is not held back, nor sent again."""
+        """Drop the write that waits there; one under way is not held back, nor sent again."""
         self._waiting.pop((key, kind), None)
         box = self._boxes.get((key, kind))
         if box is not None:
             box.send, box.again, box.error = None, None, ""
 
     def failure(self, key: ObjectKey, kind: str) -> str:
-        """What the apiserver said to what is still to be sent there; empty where nothing failed."""
+        """The apiserver's answer to a write that is still to be sent; empty without a failure."""
         box = self._boxes.get((key, kind))
         return "" if box is None else box.error
 
@@ -256,7 +256,7 @@ class Outbox:
                     continue
 
     def take(self, now: float) -> Address | None:
-        """Whose turn it is, which is to be delivered then; None: nobody's yet."""
+        """The next write, and when it is due; None: none waits."""
         ready = [
             (_LANES[address[1]], box.news is not News.CONDITION, box.due, address)
             for address, box in self._waiting.items()

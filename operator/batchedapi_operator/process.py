@@ -85,10 +85,10 @@ class Settings:
     pod_defaults: Pod = SPREAD
     """Under the settings of the pods of every API, from its next revision on."""
     lease_name: str = contract.MANAGED_BY
-    """Of the Lease that the replicas of a release share: whoever holds it acts."""
+    """Name of the Lease that the replicas of a release share: its holder acts."""
     lease_namespace: str = "default"
     pod_name: str = field(default_factory=platform.node)
-    """What the Lease says of its holder, before what makes each process another."""
+    """Holder's name in the Lease, before the part that makes each process another."""
 
 
 async def run(settings: Settings) -> None:

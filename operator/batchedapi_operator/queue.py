@@ -44,7 +44,7 @@ class _Entry:
     unheard: bool = False
     """It failed because the apiserver did not answer."""
     paced: bool = False
-    """What failed is not sent again before its time, however often one looks."""
+    """A failed write is not sent again before its time, however often one looks."""
     task: asyncio.Task[None] | None = None
 
     def failed(self, error: Exception) -> None:

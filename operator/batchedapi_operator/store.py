@@ -1,4 +1,4 @@
-"""What the watches brought, for whoever must not ask the apiserver every few seconds.
+"""The newest version of watched objects, to be read without asking the apiserver.
 
 The autoscaler looks at every API every two seconds and reads from here. The reconciler reads
 the apiserver itself: a deletion or a first write must not be decided on what may be stale.
@@ -28,11 +28,11 @@ from batchedapi_operator.views import (
 )
 
 _IDENTITY: Final = ("name", "namespace", "uid", "generation")
-"""Of an API's metadata, what is kept."""
+"""Members of an API's metadata that are kept."""
 
 
 def version_of(body: JsonObject) -> tuple[str, int]:
-    """Of an API, or of its metadata alone; another after each change of the spec."""
+    """Uid and generation of an API: another pair after each change of the spec."""
     return body["metadata"]["uid"], body["metadata"].get("generation", 0)
 
 
@@ -74,7 +74,7 @@ class Store:
         self._apis: dict[ObjectKey, ApiView] = {}
         self._deployments: dict[ObjectKey, DeploymentView] = {}
         self._webs: dict[ObjectKey, DeploymentView] = {}
-        """Those of web pods, by the API."""
+        """Deployments of web pods, by the API."""
         self._pods: defaultdict[ObjectKey, dict[str, PodView]] = defaultdict(dict)
         self._replica_sets: defaultdict[ObjectKey, dict[str, ChildView]] = defaultdict(dict)
         self._others: defaultdict[ObjectKey, dict[tuple[Resource, str], str]] = defaultdict(dict)

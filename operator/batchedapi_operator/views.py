@@ -1,4 +1,4 @@
-"""What the operator needs of the objects it reads; parsed once, at the edge."""
+"""Views of the objects that the operator reads; parsed once, at the edge."""
 
 import hashlib
 import json
@@ -28,7 +28,7 @@ from batchedapi_operator.resources.setting import Stored
 _BEFORE_LOADING_SECONDS: Final = 300.0
 """For a node and the image, on top of what loading may take."""
 _LOADING_SECONDS: Final = 600.0
-"""Of a pod that does not say it."""
+"""Start-up time allowed to a pod that does not say it."""
 _COUNTER: Final = "deployment.kubernetes.io/"
 _ENDED: Final = ("Failed", "Succeeded")
 """Phases; pods of a Deployment get there by eviction or with their node alone."""
@@ -51,7 +51,7 @@ _PASSING: Final = re.compile(
     r"|has received too many requests|could not be completed at this time|unable to handle the"
     r" request|context deadline exceeded|connection refused|^(Get|Post) \"",
 )
-"""What an apiserver says where it, or whom it asks, is in trouble: with a 429 or a 5xx, or not."""
+"""Words of an apiserver that is in trouble, or a webhook of it: with a 429 or a 5xx, or not."""
 _REFUSED: Final = re.compile(r"denied the request|is forbidden: |is invalid: ")
 
 
@@ -91,7 +91,7 @@ def controller_uid(metadata: Mapping[str, Any]) -> str:
 
 
 def _shown(metadata: Mapping[str, Any]) -> list[object]:
-    """Of metadata, what an apply may set; the Deployment's controller counts in an annotation."""
+    """Metadata that an apply may set; the Deployment's controller counts in an annotation."""
     annotations = metadata.get("annotations") or {}
     others = {name: value for name, value in annotations.items() if _COUNTER not in name}
     return [metadata.get("labels") or {}, others, metadata.get("ownerReferences") or ()]
@@ -108,7 +108,7 @@ class ChildView:
     name: str
     uid: str
     owner_uid: str
-    """Of its controller; empty without one."""
+    """Uid of its controller; empty without one."""
     owner_api: str
     """Name of the controller if that is a BatchedAPI; empty otherwise."""
     applied_by_us: bool
@@ -116,14 +116,14 @@ class ChildView:
     deleting: str
     """Since when, RFC 3339; empty while it stays."""
     finalizers: tuple[str, ...]
-    """What holds it in its deletion."""
+    """Finalizers that hold it in its deletion."""
     created: str
     revision: str
     """Its revision label."""
     fingerprint: str
     """Changes when anything that an apply could put right has changed."""
     asked: str = ""
-    """Of a Deployment the same, but that replicas change nothing; empty of other kinds."""
+    """A Deployment's fingerprint without replicas; empty of other kinds."""
 
     @classmethod
     def of(cls, body: JsonObject) -> Self:
@@ -172,7 +172,7 @@ class DeploymentView:
     revision: str
     """Digest that its pod template carries."""
     setting: Stored | None
-    """Of its serving container; None without one."""
+    """Setting of its serving container; None without one."""
     conditions: Mapping[str, ConditionView] = field(default_factory=dict)
     paused: bool = False
     """Somebody has paused its rollouts."""
@@ -220,7 +220,7 @@ class DeploymentView:
         return failure if failure is not None and _is_passing(failure) else None
 
     def _failure(self, pods: Sequence["PodView"]) -> str | None:
-        """What a ReplicaSet was answered last; None where it is not about the newest template.
+        """The last failure of a ReplicaSet; None where it is not about the newest template.
 
         The condition is of any ReplicaSet. It outlives the mend, since one of an earlier template
         that lacks pods stays until a new pod is ready, which is as long as a model loads. Once
@@ -250,7 +250,7 @@ class PodView:
     uid: str
     ip: str
     owner_uid: str
-    """Of its ReplicaSet."""
+    """Uid of its ReplicaSet."""
     revision: str
     ready: bool
     gone: bool
@@ -282,7 +282,7 @@ class PodView:
     to 1.35 it stays False while an image is pulled.
     """
     volumes: tuple[str, ...] = ()
-    """Those that can be missing, as a user would look for them: `Secret tokens`."""
+    """Volumes that can be missing, as a user would look for them: `Secret tokens`."""
     failure: str = ""
     """Reason and message of a pod that its node or the cluster has ended; empty of others."""
     failed_at: datetime | None = None
@@ -296,9 +296,9 @@ class PodView:
     over: bool = False
     """Its container has ended, and does not run again yet."""
     before: Hindrance | None = None
-    """What comes before its container and is not done."""
+    """A step before its container that is not done."""
     beside: Hindrance | None = None
-    """What keeps it from being ready but for its container, and what is beside that."""
+    """A hindrance besides its container and the steps before it."""
     due: datetime | None = None
     """When it should be gone; None of one that is not deleted."""
 
@@ -395,14 +395,14 @@ def _serving(status: Mapping[str, Any]) -> JsonObject:
 
 
 def _homeless(body: JsonObject, scheduled: ConditionView) -> str:
-    """Of a pod that has not ended."""
+    """The reason of a pod that has no node and has not ended; else empty."""
     if (body.get("status") or {}).get("phase") in _ENDED:
         return ""
     return unplaced(body, scheduled.status, scheduled.reason)
 
 
 def _volumes(spec: Mapping[str, Any]) -> tuple[str, ...]:
-    """What is mounted and may be missing; not what is optional, made of nothing, or ours."""
+    """Mounted volumes that may be missing; not optional ones, those made of nothing, or ours."""
     found = []
     for one in spec.get("volumes") or ():
         named = [(kind, one[member], name) for member, kind, name in _OF_USERS if member in one]

@@ -1,4 +1,4 @@
-"""What the autoscaler advises about an API. Pure.
+"""Advice about the manifest of an API. Pure.
 
 It owns the condition SpecAdvice, since it alone sees what batches take and what processes need; in
 modes in which it sees nothing, what can be told from the manifest is left. And it recommends a
@@ -27,7 +27,7 @@ from batchedapi_operator.reconcile.conditions import Condition, told
 
 
 def advice_unseen(api: BatchedAPI, processes: int) -> tuple[SpecAdvice, ...]:
-    """What can be said without having seen a replica."""
+    """Advice that needs no page of a replica."""
     return (*advise(_situation(api, processes)), *_of_removed(api))
 
 
@@ -40,7 +40,7 @@ def advice_seen(
     *,
     standing: frozenset[AdviceReason],
 ) -> tuple[SpecAdvice, ...]:
-    """What can be said of replicas under `policy`; `standing` is what was said last."""
+    """Advice about replicas under `policy`; `standing` is the advice of the last look."""
     memory = [page.process_memory for page in pages if page.process_memory is not None]
     seconds = None if load.service is None else load.service.seconds(policy.max_batch_size)
     seen = _situation(
@@ -141,7 +141,7 @@ def notes_of_advice(advice: Sequence[SpecAdvice], standing: frozenset[AdviceReas
 
 
 def standing_in(status: Mapping[str, Any]) -> frozenset[AdviceReason]:
-    """What an earlier operator said; the most urgent is all that a condition keeps."""
+    """Advice of an earlier operator; a condition keeps the most urgent alone."""
     known = {reason.value for reason in AdviceReason}
     return frozenset(
         AdviceReason(one["reason"])

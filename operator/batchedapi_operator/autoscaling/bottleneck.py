@@ -1,4 +1,4 @@
-"""What pods counted within the window, and the evidence for a verdict on the bottleneck. Pure."""
+"""Counts of pods within the window, and the evidence for a verdict on the bottleneck. Pure."""
 
 from array import array
 from collections import defaultdict
@@ -64,7 +64,7 @@ class Counts:
 
     @property
     def sums(self) -> Sums:
-        """Those with a name."""
+        """The figures with a name."""
         return Sums(*self.figures[:_PLAIN])
 
     @property
@@ -97,7 +97,7 @@ _ZEROS: Final = (0.0,) * (_LATENCIES + len(contract.LATENCY_BUCKETS))
 
 @dataclass(frozen=True, slots=True)
 class Rise:
-    """What one pod did between two looks."""
+    """The counts of one pod between two looks."""
 
     pod: str
     """Its name."""
@@ -108,7 +108,7 @@ class Rise:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """What happened between two looks, or in a step of them, in monotonic seconds."""
+    """The counts of all pods between two looks, or in a step of them, in monotonic seconds."""
 
     begin: float
     end: float
@@ -116,12 +116,12 @@ class Interval:
 
 
 STEPS: Final = 6
-"""Of a window: the looks of a step are kept as one, since of each pod there are many counts."""
+"""Parts of a window: the looks of a step are kept as one, since each pod has many counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What rose at each look of the window."""
+    """Counts of all looks of the window."""
 
     intervals: tuple[Interval, ...] = ()
     looked_at: float | None = None
@@ -160,7 +160,7 @@ class Tally:
         return sum(one.end - one.begin for one in self.intervals if one.rises)
 
     def by_pod(self) -> tuple[Rise, ...]:
-        """Of each pod over the whole window."""
+        """One for each pod, over the whole window."""
         return _by_pod(rise for interval in self.intervals for rise in interval.rises)
 
 
@@ -198,7 +198,7 @@ def evidence_of(
     pods: tuple[Rise, ...],
     seconds: float,
 ) -> BottleneckEvidence:
-    """What a window of `seconds` says; `policy` has the batching in effect on the replicas."""
+    """Evidence of a window of `seconds`; `policy` has the batching in effect on the replicas."""
     total = Counts.total(one.counts for one in pods)
     sums = total.sums
     counted = [(one, one.counts.sums) for one in pods]

@@ -1,4 +1,4 @@
-"""What replicas are in effect: what they say of themselves, else what the manifest says. Pure."""
+"""Batching in effect on replicas: by their pages, else by the manifest. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -110,7 +110,7 @@ def refusal_of(
 
 
 def unready_of(deployment: DeploymentView, pods: Sequence[PodView], wall: datetime) -> Unready:
-    """What became of the replicas that were ordered and have never been ready.
+    """State of the replicas that were ordered and have never been ready.
 
     A pod that only lost its readiness is none of them. Those that cannot even be created, for want
     of quota maybe, have no pod: their number is what is missing.

@@ -98,7 +98,7 @@ class _Subject:
     deployment: DeploymentView
     watched: Watched
     front: WebLook | None = None
-    """Of an API with one queue."""
+    """Web pods; None without one queue for all replicas."""
 
 
 class Autoscaler:
@@ -383,7 +383,7 @@ class Autoscaler:
         watched.advised = look.advised
 
     def _unwritten(self, key: ObjectKey) -> str:
-        """What the apiserver said to replicas that it was sent, and that are still to be set."""
+        """The apiserver's answer to replicas that are still to be set; empty without one."""
         return self._outbox.failure(key, REPLICAS) or self._outbox.failure(key, WEB_REPLICAS)
 
     def _recommended(

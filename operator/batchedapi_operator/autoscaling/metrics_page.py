@@ -26,7 +26,7 @@ MAX_BYTES: Final = 2**19
 """A whole page of 32 methods, from a replica that knows no narrower one, has 330 KiB."""
 MAX_LINES: Final = 8192
 MAX_SERIES: Final = 3000
-"""Of the metrics that are read; a replica with one method has 75, with 32 about 2500."""
+"""Most series that are read; a replica with one method has 75, with 32 about 2500."""
 MAX_LINE: Final = 1000
 MAX_NUMBER: Final = 64
 """Characters: making a number of very many digits takes long."""
@@ -64,7 +64,7 @@ class Table:
         """By the text before the number; None: of no metric that is read."""
         self.series: dict[tuple[str, Labels], Series] = {}
         self.characters = 0
-        """Of the lines; whoever owns the table begins a new one when they are too many."""
+        """Length of all lines; the owner of the table begins a new one when they are too many."""
 
     def remember(self, before: str, series: Series | None) -> None:
         """A line that is not there yet."""
@@ -73,7 +73,7 @@ class Table:
 
 
 class Layout:
-    """Which text before a number is which series, and how much of it one revision may add."""
+    """Maps the text before a number to its series, and bounds how much one revision may add."""
 
     __slots__ = ("_room", "_room_for_others", "_table", "lines")
 
@@ -222,7 +222,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class MetricsPage:
-    """What one page says."""
+    """The contents of one page."""
 
     sample: PodSample
     counted: Counted
@@ -235,7 +235,7 @@ class MetricsPage:
     one_by_one: bool = False
     """Whether batches of some method are run request by request."""
     methods: int = 1
-    """That share the lanes."""
+    """Methods that share the lanes."""
 
 
 class _Figures:
@@ -284,7 +284,7 @@ class _Figures:
         return sum(value for _, value in self.points(name))
 
     def shared(self, name: str) -> float:
-        """Of what all methods have together, and each says whole."""
+        """A figure that all methods have together, and each exports whole."""
         return max(value for _, value in self.required(name))
 
     def within(self, name: str, least: float, most: float) -> float | None:
@@ -309,7 +309,7 @@ class _Figures:
         return tuple(counts.values())
 
     def counted(self) -> Counted:
-        """Of all that is known of a replica, what says most in words."""
+        """Counters that no decision needs, but an explanation does."""
         self.required(contract.METRIC_BATCHES)
         wait, request = contract.METRIC_QUEUE_WAIT_SECONDS, contract.METRIC_REQUEST_SECONDS
         return Counted(
@@ -400,12 +400,12 @@ def parse_page(
 
 @dataclass(frozen=True, slots=True)
 class WebPage:
-    """What the page of a web pod says, of an API with one queue for all replicas."""
+    """The page of a web pod, of an API with one queue for all replicas."""
 
     sample: PodSample
-    """Of it, what arrives; it runs no batches."""
+    """Arrivals alone; a web pod runs no batches."""
     rows: float
-    """That wait in the one queue, of all methods."""
+    """Rows of all methods that wait in the one queue."""
     oldest: float
     """Seconds for which the oldest of them has waited."""
     cpu: float

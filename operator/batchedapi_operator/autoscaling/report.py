@@ -47,7 +47,7 @@ OUR_CONDITIONS: Final = (
     ConditionType.SPEC_ADVICE,
 )
 BROKEN_OR_MENDED: Final = frozenset(OUR_CONDITIONS) - {ConditionType.SCALING_LIMITED}
-"""Those of which a change is told at once. What limits a busy API changes with every look."""
+"""Fields whose change is told at once. What limits a busy API changes with every look."""
 
 
 def news(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
@@ -141,21 +141,21 @@ def _differ(before: object, after: object) -> bool:
 
 PAUSED: Final = "spec.paused is true: nothing of this API is changed"
 _LASTING: Final = ("lastDecision", "lastScaleTime", "learned")
-"""Of `status.autoscaling`, true while nobody looks."""
+"""Fields of `status.autoscaling` that stay true while the autoscaler does nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What one look at an API saw and came to."""
+    """Input and outcome of one look at an API."""
 
     policy: ScalingPolicy
     load: LoadWindow
     decision: ScalingDecision
     ready: int
     pages: tuple[MetricsPage, ...]
-    """Of the ready pods that answered."""
+    """Pages of the ready pods that answered."""
     front: WebLook | None = None
-    """Of an API with one queue."""
+    """Web pods; None without one queue for all replicas."""
 
     def has_load(self) -> bool:
         """Whether anything arrived within the window."""
@@ -173,7 +173,7 @@ class Look:
     decided: Decided
     learned: Mapping[str, object]
     effective: JsonObject | None = None
-    """What pods say is in effect, as the status has it; None: no pod has said it."""
+    """The batching in effect, as the status has it; None: no pod has said it."""
     advice: tuple[SpecAdvice, ...] = ()
     verdict: Verdict | None = None
     """None: too little was seen since the operator started; what the status says stands."""
@@ -186,7 +186,7 @@ class Look:
     tuned: bool = False
     """Whether a batching is recommended."""
     unwritten: str = ""
-    """What the apiserver said to replicas that were sent to it, of whichever role."""
+    """The apiserver's answer to replicas that are still to be set, of whichever role."""
 
     @property
     def advised(self) -> frozenset[AdviceReason]:
@@ -462,7 +462,7 @@ def _batching_effective(look: Look, before: Mapping[str, Any]) -> Iterable[Condi
 
 
 def _as_told(kind: ConditionType, before: Mapping[str, Any]) -> Iterable[Condition]:
-    """What an earlier operator said stands until enough was seen to say it anew."""
+    """The condition of an earlier operator; it stands until enough was seen for a new one."""
     return tuple(
         Condition(kind, one["status"], one["reason"], one.get("message", ""))
         for one in before.get("conditions") or ()

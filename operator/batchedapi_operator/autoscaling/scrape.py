@@ -40,7 +40,7 @@ BYTES_A_POD: Final = 32768
 """Of what one API may send at a look, for each of its pods. A page has 5 KiB a method, and from
 replicas that know no narrower one 12 KiB."""
 BYTES_A_LOOK: Final = (4 * 2**20, 8 * 2**20)
-"""Of one API, at least and at most."""
+"""Bounds for one API."""
 LAYOUTS: Final = 4096
 """Revisions whose share in what is remembered is known."""
 REMEMBERED_IN_ALL: Final = 8 * 2**20
@@ -218,7 +218,7 @@ class Scraper:
 
 
 class _Share:
-    """What the pods of one API may take of a look, together."""
+    """Budget of bytes and seconds that the pods of one API share in a look."""
 
     __slots__ = ("_bytes", "_spent", "end", "slots")
 
@@ -251,7 +251,7 @@ class _Share:
 
 
 class Turns:
-    """Whose page is parsed next: the smallest that waits.
+    """Turns at the parser: the smallest page that waits is next.
 
     Honest ones are small, so the large ones of one API keep another's waiting for one of them.
     """
@@ -301,7 +301,7 @@ def _small_socket(address: tuple[Any, ...]) -> socket.socket:
 
 @lru_cache(maxsize=4096)
 def _url(ip: str, port: int) -> str:
-    """Of a pod's page.
+    """URL of a pod's page.
 
     Raises:
         ValueError: `ip` is no address.
@@ -310,7 +310,7 @@ def _url(ip: str, port: int) -> str:
 
 
 def _base(ip: str, port: int) -> str:
-    """Of a pod's admin port.
+    """URL of a pod's admin port.
 
     Raises:
         ValueError: `ip` is no address.

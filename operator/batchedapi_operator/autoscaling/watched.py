@@ -1,4 +1,4 @@
-"""What the autoscaler remembers of one API, and what its users are told of lost metrics."""
+"""Memory of the autoscaler about one API, and events about lost metrics."""
 
 import itertools
 from collections import defaultdict, deque
@@ -46,7 +46,7 @@ class Watched:
     held_since: float | None = None
     """Monotonic seconds since when every look ended in a hold; None: the last did not."""
     advised: frozenset[AdviceReason] = frozenset()
-    """What the status says at present."""
+    """Reasons that the status has at present."""
     blind_since: float | None = None
     """Since when metrics are missing; None: they are not."""
     missing: bool = False
@@ -62,7 +62,7 @@ class Watched:
 
     @classmethod
     def restored(cls, uid: str, status: Mapping[str, Any]) -> "Watched":
-        """What an earlier operator learned; checked by core, since anybody may edit a status."""
+        """From an earlier operator's status; core checks it, since anybody may edit it."""
         saved = (status.get("autoscaling") or {}).get("learned")
         last = (status.get("autoscaling") or {}).get("lastDecision") or {}
         missing = last.get("reason") == Cause.NO_METRICS and any(

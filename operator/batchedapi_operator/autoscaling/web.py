@@ -42,7 +42,7 @@ class WebLook:
 
     @property
     def answered(self) -> int:
-        """Of the ready ones."""
+        """Number of ready pods that answered."""
         return len(self.queue.samples)
 
 

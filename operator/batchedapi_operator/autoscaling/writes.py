@@ -1,4 +1,4 @@
-"""What the autoscaler writes: replicas, its part of the status, events."""
+"""Writes of the autoscaler: replicas, its part of the status, events."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -70,7 +70,7 @@ class Writes:
         return Note("Normal", "ScaledUp" if up else "ScaledDown", "Scale", text)
 
     async def _scale(self, key: ObjectKey, deployment: DeploymentView, replicas: int) -> None:
-        """That very version: one that anybody else has scaled since is left alone."""
+        """Scale that very version: one that anybody else has scaled since is left alone."""
         uid, version = deployment.child.uid, deployment.version
         await self._cluster.scale(key, replicas, uid=uid, version=version)
 
@@ -84,5 +84,5 @@ class Writes:
         await self._cluster.apply_status(key, uid, status, contract.AUTOSCALER_FIELD_MANAGER)
 
     def events(self, key: ObjectKey, uid: str, notes: Iterable[Note]) -> Send:
-        """What records them, with the time of now, whenever it is called."""
+        """A function that records events, with the time of this call."""
         return partial(record, self._cluster, tuple(notes), key, uid, self._wall())

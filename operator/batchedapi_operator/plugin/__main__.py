@@ -34,7 +34,7 @@ from batchedapi_operator.plugin.why import (
 # What may come next on a command line: kubectl asks on Tab, and click knows the commands.
 
 _TAB_SECONDS: Final = 3.0
-"""Whoever pressed Tab waits."""
+"""Seconds, since a user who pressed Tab waits."""
 _NO_FILES: Final = ":4"
 """Cobra's ShellCompDirectiveNoFileComp, which kubectl reads from the last line."""
 

@@ -1,4 +1,4 @@
-"""What the command line asks of a cluster, with the user's kubeconfig and rights."""
+"""Requests of the command line to a cluster, with the user's kubeconfig and rights."""
 
 import contextlib
 import http.client
@@ -93,7 +93,7 @@ def read_api(namespace: str, name: str) -> JsonObject:
 def read_decisions(
     operator_namespace: str, namespace: str, name: str, last: int
 ) -> list[dict[str, Any]]:
-    """What the operator remembers of an API, the newest first; nothing if it knows nothing.
+    """Decisions that the operator remembers of an API, the newest first.
 
     Where several operators run in the namespace, the one that decides about the API answers.
 

@@ -22,7 +22,7 @@ _FURTHER: Final = ("le", "reason", "code")
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What a replica said at one moment."""
+    """Figures of a replica at one moment."""
 
     start: float
     """Unix time at which its counters began."""
@@ -58,7 +58,7 @@ class MethodFigures:
     """Run, in batches."""
     batches_per_second: float
     mean_rows: float | None
-    """Of a batch; None without one."""
+    """Mean of a batch; None without one."""
     batches_by_rows: tuple[tuple[float, float], ...]
     """(most rows, batches with no more and more than the one before), in order."""
     released: Mapping[str, float]
@@ -76,7 +76,7 @@ class MethodFigures:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What was counted, and over which time."""
+    """Counts, and the time over which they were made."""
 
     methods: tuple[MethodFigures, ...]
     seconds: float

@@ -1,4 +1,4 @@
-"""What `kubectl batchedapi status` shows of an API, as one screen or as JSON. Pure."""
+"""The screen or JSON of `kubectl batchedapi status`. Pure."""
 
 import math
 import textwrap
@@ -39,7 +39,7 @@ _REPORTED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Terminal:
-    """What the screen is written for."""
+    """Properties of the terminal."""
 
     width: int
     """Columns, >= 40."""
@@ -99,7 +99,7 @@ class Seen:
     pages: int
     """Replicas whose pages `window` is made of."""
     missing: tuple[str, ...] = ()
-    """What could not be read, why, and which right it takes."""
+    """Failed reads, each with its reason and the right that it takes."""
     web: tuple[Replica, ...] = ()
     """Web pods, of an API with one queue for all replicas."""
 

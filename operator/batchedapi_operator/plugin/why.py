@@ -1,4 +1,4 @@
-"""What `kubectl batchedapi why` prints of a decision. Pure."""
+"""The text of a decision for `kubectl batchedapi why`. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -70,7 +70,7 @@ def newest(name: str, status: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def recommendation(status: Mapping[str, Any]) -> str:
-    """What the operator recommends for `serverSideBatching`, or why nothing; may be empty."""
+    """The recommended batching, or the reason for none; may be empty."""
     told = status.get("recommendation") or {}
     if not told.get("effect"):
         return ""

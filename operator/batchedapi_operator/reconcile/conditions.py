@@ -50,7 +50,7 @@ _WAITING: Final = {
     "CreateContainerError": "CrashLooping",
     "RunContainerError": "CrashLooping",
 }
-"""What a kubelet waits with a container for that will not start so, and the reason that it is."""
+"""Kubelets' reasons for a container that will not start so, and ours."""
 _CONTAINER: Final = r"\bspec\.(?:template\.spec\.)?containers\[\d+\]\."
 _PATHS: Final = (
     (rf"{_CONTAINER}resources[\w.\[\]/-]*", "spec.compute"),
@@ -73,7 +73,7 @@ _RESOURCES: Final = (
     (r"\bRuntimeClass\b", "spec.pod.runtimeClassName"),
     (r"\bservice account\b", "spec.pod.serviceAccountName"),
 )
-"""What quotas, limits and admission speak of."""
+"""Words of quotas, limits and admission, and the fields that they are about."""
 _PLACES: Final = (
     (r"\btaints?\b", "spec.pod.tolerations"),
     (r"node affinity/selector", "spec.pod.nodeSelector, spec.pod.affinity"),
@@ -81,7 +81,7 @@ _PLACES: Final = (
     (r"topology spread constraints", "spec.pod.topologySpreadConstraints"),
     (r"(?i)persistentvolume|\bpvc|\bvolume zone|\bvolume count", "spec.pod.volumes"),
 )
-"""What the scheduler says kept a pod from nodes, and the fields that decide it."""
+"""Words of a scheduler that found no node, and the fields that decide it."""
 _WEB: Final = "spec.serverSideBatching.queue.web"
 _OF_WEB: Final = (
     ("spec.compute", _WEB),
@@ -103,7 +103,7 @@ _START_REASONS: Final = REASONS[ConditionType.MODEL_LOADED].keys() - {
     "Loaded", "ModelLoading", "ImagePullFailed", "ScaledToZero", CREATING, NOT_MOUNTED,
     "CreateContainerConfigError", "PodFailed", *_WAITS, *_BEFORE_LOADING,
 }  # fmt: skip
-"""What a replica may write into its termination message."""
+"""Reasons that a replica may write into its termination message."""
 
 _Seen = tuple[str, str]
 """A reason, and what was seen."""
@@ -121,10 +121,10 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """Who answers for an API with a queue."""
+    """The pods that answer for an API with a queue."""
 
     deployment: DeploymentView | None = None
-    """Of its web pods."""
+    """The Deployment of its web pods."""
     pods: Sequence[PodView] = ()
     at_zero: bool = False
     """No worker runs, and by intent: the first row orders some."""
@@ -214,7 +214,7 @@ def of_web(message: str) -> str:
 
 
 def refusal_reason(message: str) -> str:
-    """Which reason of SpecValid an apiserver's refusal of a child or a pod is."""
+    """The reason of SpecValid for an apiserver's refusal of a child or a pod."""
     if "exceeded quota" in message or "failed quota" in message:
         return "QuotaExceeded"
     if "violates PodSecurity" in message:
@@ -223,7 +223,7 @@ def refusal_reason(message: str) -> str:
 
 
 def first_to_tell(found: Iterable[Condition]) -> str:
-    """What a user should read first: what is broken, before how many replicas answer."""
+    """The most important message: a failure, before how many replicas answer."""
     by_type = {one.type: one for one in found}
     progress = by_type[ConditionType.PROGRESSING]
     broken = [by_type[kind] for kind in _BREAKING if by_type[kind].status == "False"]
@@ -440,7 +440,7 @@ def _waits(pods: Sequence[PodView]) -> _Seen | None:
 
 
 def _wait(pod: PodView) -> _Seen | None:
-    """What a pod waits for that has not failed; None of one that loads its model."""
+    """The hindrance of a pod that has not failed; None: it loads its model."""
     if pod.unplaced:
         return "NotStarted", f"pod {pod.name} has no node"
     hindrance = pod.before or pod.beside
@@ -463,7 +463,7 @@ def _not_started(pods: Sequence[PodView], now: datetime) -> tuple[_Seen | None, 
 
 
 def _lost(pods: Iterable[PodView], current: Sequence[PodView], now: datetime) -> _Seen | None:
-    """What ended the pod that failed last, while none in its place has answered.
+    """The failure of the pod that failed last, while none in its place has answered.
 
     Its place may be empty, too. The cluster keeps a failed pod for days: it is no reason any more
     once a pod has been ready, beside it or in its place; nor is it one for pods that were made long

@@ -31,7 +31,7 @@ from batchedapi_operator.resources import web_name
 from batchedapi_operator.views import ChildView, DeploymentView
 
 _DATA: Final[tuple[str, ...]] = ("data", "binaryData", "immutable")
-"""Of a ConfigMap."""
+"""Members of a ConfigMap beside its metadata."""
 
 
 _Place = tuple[Resource, ObjectKey, str]
@@ -42,14 +42,14 @@ _Tried = tuple[int, str, str]
 
 @dataclass(frozen=True, slots=True)
 class _Refusal:
-    """Of one child: the apiserver has answered, and not done it."""
+    """A failed write of one child: the apiserver has answered, and not done it."""
 
     tried: _Tried
     answer: Callable[[], ApplyError]
     """The error anew: one that was raised keeps all that was read then."""
     failures: int
     until: float
-    """Of the event loop's clock: before it the same is not sent again."""
+    """Time of the event loop's clock: before it the same is not sent again."""
 
 
 class Executor:
@@ -194,7 +194,7 @@ class Executor:
 
 
 def _seen(child: ChildView) -> str:
-    """What tells that an apply is due again; a Deployment that was scaled is as it was applied."""
+    """Changes when an apply is due again; scaling a Deployment does not change it."""
     return child.asked or child.fingerprint
 
 

@@ -1,4 +1,4 @@
-"""Whose the objects are that have the names of an API's children, and what has to go first. Pure.
+"""Ownership of objects with the names of an API's children, and deletions to wait for. Pure.
 
 Nobody tells of objects that do not carry the API's label, so they are looked at again: soon at
 first, and less often the longer it lasts.
@@ -23,7 +23,7 @@ from batchedapi_operator.views import ChildView, Observed, WebView
 
 SOONEST_SECONDS: Final = 2.0
 LATEST_SECONDS: Final = 8.0
-"""Whoever does what a condition says sees it cleared within 10 s."""
+"""A user who does what a condition says sees it cleared within 10 s."""
 _COLLECTORS: Final = frozenset({"foregroundDeletion", "orphan"})
 """Finalizers of Kubernetes' own, which it takes away itself."""
 
@@ -78,7 +78,7 @@ def leaving(key: ObjectKey, uid: str, observed: Observed) -> tuple[Condition, st
 
 
 def deletion(metadata: Mapping[str, Any]) -> Condition | None:
-    """That the API is held in deletion, and by whom; None if it is not, or not by others."""
+    """The condition of an API that a finalizer holds in deletion; None: it is not, or by us."""
     holders = _others(metadata.get("finalizers") or ())
     if "deletionTimestamp" not in metadata or not holders:
         return None

@@ -76,7 +76,7 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to write, in this order."""
+    """The writes, in this order."""
 
     apply: tuple[Apply, ...]
     replicas: int | None
@@ -230,7 +230,7 @@ def _revision(api: BatchedAPI, observed: Observed, defaults: Pod) -> Revision:
 
 
 def running(api: BatchedAPI, observed: Observed) -> Running | None:
-    """What the pods are made with: as the Deployment tells, or the status where there is none.
+    """The revision and setting of the pods: by the Deployment, or the status where there is none.
 
     The status tells as well where the API is as it was when its children were written: then another
     setting or label in the Deployment is the work of others, to be put right under the same name.
@@ -346,7 +346,7 @@ def surplus_revisions(revision: Revision, observed: Observed) -> tuple[ChildView
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What follows for the children."""
+    """Consequences for the children."""
 
     roles: bool = False
     """Not every pod answers: the Service selects those that do."""

@@ -46,7 +46,7 @@ APIs that all fail these are eight writes a second, less than the pace of all.""
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Whose status it is, as far as that can be told."""
+    """The API whose status it is, as far as that can be told."""
 
     name: str
     generation: int
@@ -152,7 +152,7 @@ def _web(subject: Subject, observed: Observed) -> JsonObject:
 
 
 def _desired(deployment: DeploymentView | None, before: JsonObject) -> int:
-    """Of one that was deleted, or whose replicas nobody has set yet, what was told last is kept."""
+    """Desired replicas; the last known where there is no Deployment, or nobody has set them yet."""
     if deployment is not None and deployment.replicas_owned:
         return deployment.replicas
     return int(before.get("desiredReplicas") or (deployment.replicas if deployment else 0))
@@ -172,7 +172,7 @@ def at_zero(api: BatchedAPI | None, observed: Observed) -> bool:
 
 
 def _replicas(observed: Observed) -> int:
-    """Those that answer clients themselves."""
+    """Number of pods that answer clients themselves."""
     return sum(one.ready and not one.gone and not one.role for one in observed.pods)
 
 

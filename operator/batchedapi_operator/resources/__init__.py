@@ -10,13 +10,13 @@ from batchedapi_core.manifest import BatchedAPI
 from batchedapi_operator.cluster import JsonObject, Resource
 
 REVISION_DIGITS: Final = 8
-"""Of the hash in a revision's name: among the few revisions kept, a clash is one in 10^9."""
+"""Length of the hash in a revision's name: among the few kept, a clash is one in 10^9."""
 
 
 LABEL_NAME: Final = "app.kubernetes.io/name"
 SERVING: Final = "batchedapi-serving"
 WORKER: Final = "batchedapi-worker"
-"""Of pods that take rows out of a queue; a Service of pods that answer must not select them."""
+"""Name of pods that take rows from a queue; a Service of pods that answer must not select them."""
 
 
 def web_name(api_name: str) -> str:
@@ -35,7 +35,7 @@ def url(api: BatchedAPI) -> str:
 
 
 def selector_labels(api_name: str) -> dict[str, str]:
-    """What selects the pods of an API; a Deployment's selector can never be changed."""
+    """Labels that select the pods of an API; a Deployment's selector can never be changed."""
     return {contract.LABEL_API: api_name}
 
 
@@ -45,12 +45,12 @@ def selector_text(api_name: str) -> str:
 
 
 def role_labels(api_name: str, role: str) -> dict[str, str]:
-    """What selects the pods of one role of an API with a queue."""
+    """Labels that select the pods of one role of an API with a queue."""
     return {**selector_labels(api_name), contract.LABEL_ROLE: role}
 
 
 def answering_labels(api_name: str) -> dict[str, str]:
-    """What selects the pods that answer requests: replicas and web pods, but no workers."""
+    """Labels that select the pods that answer requests: replicas and web pods, but no workers."""
     return {**selector_labels(api_name), LABEL_NAME: SERVING}
 
 

@@ -18,21 +18,21 @@ from batchedapi_operator.resources import head, labels, revision_name
 from batchedapi_operator.resources.setting import NO_DEFAULTS, Running, asked_parts, digest_of
 
 MOST_BYTES: Final = 1024 * 1024
-"""Of the values of one ConfigMap, by the apiserver's own rule."""
+"""Limit for the values of one ConfigMap, by the apiserver's own rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """What a replica is given; another content is another revision, and rolls the pods."""
+    """Files and defaults of replicas; another content is another revision, and rolls the pods."""
 
     name: str
-    """Of its ConfigMap."""
+    """Name of its ConfigMap."""
     digest: str
     data: Mapping[str, str]
     binary_data: Mapping[str, str] = field(default_factory=dict)
     """Base64, as in the user's ConfigMap."""
     defaults: Pod = NO_DEFAULTS
-    """Those of the day on which it was first seen: they lie under the settings of its pods."""
+    """Defaults of the day on which it was first seen: they lie under the settings of its pods."""
 
 
 def revision_of(

@@ -79,7 +79,7 @@ _ACCOUNT, _OLD_ACCOUNT = "serviceAccountName", "serviceAccount"
 """The apiserver writes one under both names, and takes it from the old one where the new is gone:
 an apply that owns the new one alone cannot take it away."""
 _OF_WEB: Final = ("priorityClassName", "imagePullSecrets")
-"""Those that a web pod has, too."""
+"""Fields that a web pod has, too."""
 _KEYS_MOUNT: Final = {
     "name": _KEYS_VOLUME,
     "mountPath": contract.KEYS_DIRECTORY,
@@ -256,7 +256,7 @@ def _pod(api: BatchedAPI, revision: Revision, image: str) -> JsonObject:
 
 
 def _confined(api: BatchedAPI) -> JsonObject:
-    """What the pods of both roles have: time to end in, and nothing of the node or the cluster."""
+    """The pod template of both roles: time to end in, and nothing of the node or the cluster."""
     timeout = api.spec.overload.timeout or contract.UNLIMITED_REQUEST_SECONDS
     user = api.spec.pod.run_as_user
     if user is None:
@@ -302,7 +302,7 @@ def _own_mounts() -> list[JsonObject]:
 def _runs(
     api: BatchedAPI, image: str, command: str, keys: list[JsonObject], resources: JsonObject
 ) -> JsonObject:
-    """Of a serving container of any role: what it runs, where it listens, how it is probed."""
+    """A serving container of any role: its command, its ports, its probes."""
     setting, answers = setting_of(api), command != contract.ROLE_WORKER
     delay = api.spec.update_strategy.drain_delay
     http = {"name": contract.HTTP_PORT_NAME, "containerPort": contract.HTTP_PORT}

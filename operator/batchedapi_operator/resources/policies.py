@@ -1,4 +1,4 @@
-"""What an API tells drains and networks: its PodDisruptionBudget and its NetworkPolicy."""
+"""The PodDisruptionBudget and the NetworkPolicy of an API."""
 
 from dataclasses import dataclass
 
@@ -15,11 +15,11 @@ from batchedapi_operator.resources import head, role_labels, selector_labels, we
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """Which of the two APIs have; a kind that they do not have is neither read nor watched."""
+    """The kinds that APIs have; one that they do not have is neither read nor watched."""
 
     disruption_budgets: bool = True
     admin_peers: tuple[JsonObject, ...] = ()
-    """Who reaches the admin port of replicas, each a NetworkPolicyPeer; empty: no policies."""
+    """Peers that reach the admin port, each a NetworkPolicyPeer; empty: no policies."""
 
     @property
     def kinds(self) -> tuple[Resource, ...]:
@@ -58,7 +58,7 @@ class Policies:
 
 
 def build_web_budget(api: BatchedAPI) -> JsonObject:
-    """Of the web pods of an API with a queue, which are two at least: one of them may go."""
+    """Budget of web pods of an API with a queue, which are two at least: one may go."""
     own = role_labels(api.metadata.name, contract.ROLE_WEB)
     body = _disruption_budget(api, web_name(api.metadata.name), {"matchLabels": own})
     body["metadata"]["labels"] |= own

@@ -1,4 +1,4 @@
-"""What a replica runs with beside its revision's files: environment, resources, volumes, node.
+"""Setting of a replica beside its revision's files: environment, resources, volumes, node.
 
 The same code serves faster or slower with another setting, so another setting is another revision.
 """
@@ -46,9 +46,9 @@ class Stored:
     ours: frozenset[str] | None
     """Parts that our manager owns; None: nobody wrote down who owns what."""
     digest: str = ""
-    """Of the setting that was asked for; empty: the Deployment is from before it was recorded."""
+    """Digest of the setting that was asked for; empty: the Deployment is older than the record."""
     defaults: Pod = NO_DEFAULTS
-    """Those that lay under the settings of its pods."""
+    """Defaults under the settings of its pods."""
 
     @classmethod
     def of(
@@ -87,14 +87,14 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """What the pods of an API are made with at present."""
+    """Revision and setting of the pods of an API at present."""
 
     digest: str
-    """Of their revision."""
+    """Digest of their revision."""
     setting: Stored | None
     """None: as was asked for. There is no Deployment to tell otherwise, or others changed it."""
     defaults: Pod | None = None
-    """What lies under the settings of the pods; None: nothing tells."""
+    """Defaults under the settings of the pods; None: nothing tells."""
 
 
 def setting_of(api: BatchedAPI) -> JsonObject:
@@ -139,7 +139,7 @@ def setting_of(api: BatchedAPI) -> JsonObject:
 
 
 def web_resources(api: BatchedAPI) -> JsonObject:
-    """Of the serving container of a web pod, whose API has a queue."""
+    """Resources of the serving container of a web pod, whose API has a queue."""
     queue = api.spec.server_side_batching.queue or QueueSpec(redis=Redis())
     requests, limits = _cpu_and_memory(queue.web)
     return {"requests": requests, **({"limits": limits} if limits else {})}
@@ -178,7 +178,7 @@ def asked_parts(api: BatchedAPI) -> dict[str, str]:
 
 
 def digest_of(hashed: object) -> str:
-    """Of a JSON value; short enough for names."""
+    """Digest of a JSON value; short enough for names."""
     text = json.dumps(hashed, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:REVISION_DIGITS]
 
@@ -189,7 +189,7 @@ def setting_digest(api: BatchedAPI) -> str:
 
 
 def record(api: BatchedAPI, defaults: Pod) -> str:
-    """What its Deployment says of `api`, in which `defaults` are already; empty: nothing.
+    """The record of `api`, defaults included, on its Deployment; empty: none.
 
     Of an API that has no setting of its pods and no default nothing is said, as once nothing was:
     an upgrade touches no Deployment.
