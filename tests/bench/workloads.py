@@ -4,7 +4,9 @@ Each workload is a batchedapi predictor; `mosec_app.py` calls the same objects. 
 FP32 (multiples of 1/64), so an answer has one right value whatever batch it was computed in.
 """
 
+import ctypes
 import itertools
+import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -91,6 +93,57 @@ class Echo:
         if seconds := self._seconds + self._row_seconds * len(ids):
             time.sleep(seconds)
         return ids
+
+
+class Sleepy:
+    """JSON items, 10 ms a batch and 0.2 ms a row; counts items that nobody waits for any more.
+
+    An item `{"until": seconds}` says until when on the machine's monotonic clock, which all
+    processes share; `{"report": ...}` is answered with the count.
+    """
+
+    def __init__(self, *_: object) -> None:
+        """Takes no config."""
+        self._too_late = 0
+
+    @batched(example={"n": 0})
+    def predict(self, items: list[Any]) -> list[Any]:
+        """Each item, or the report."""
+        now = time.monotonic()
+        self._too_late += sum(item.get("until", now) < now for item in items)
+        time.sleep(FIXED_SECONDS + ROW_SECONDS * len(items))
+        return [{"too_late": self._too_late} if "report" in item else item for item in items]
+
+
+class Faulty:
+    """Answers each id with itself, but for those that are multiples of a configured number.
+
+    `poison`: raises; `deadly`: ends the process; `hang`: sleeps for an hour, holding the GIL or
+    not. 0: never. `load_seconds` is how long the model takes to load.
+    """
+
+    def __init__(self, config: Mapping[str, Any], *_: object) -> None:
+        """Takes poison, deadly, hang, gil, milliseconds, load_seconds."""
+        self._config = config
+        time.sleep(float(config.get("load_seconds", 0)))
+
+    @batched(inputs=Tensor("INT64", []), outputs=Tensor("INT64", []), max_batch_size=MAX_BATCH)
+    def predict(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """int64 (n,) -> int64 (n,)."""
+        if self._hits("hang", ids):
+            if self._config.get("gil"):
+                ctypes.PyDLL(None).sleep(3600)  # PyDLL keeps the GIL
+            time.sleep(3600)
+        if self._hits("deadly", ids):
+            os._exit(7)
+        if self._hits("poison", ids):
+            raise ValueError("poison")
+        time.sleep(float(self._config.get("milliseconds", 0)) / 1000)
+        return ids
+
+    def _hits(self, fault: str, ids: np.ndarray[Any, Any]) -> bool:
+        every = int(self._config.get(fault, 0))
+        return bool(every and ((ids % every == 0) & (ids > 0)).any())
 
 
 @dataclass(frozen=True, slots=True)
