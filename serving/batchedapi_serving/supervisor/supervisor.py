@@ -32,8 +32,8 @@ from batchedapi_serving.supervisor.lifecycle import (
 from batchedapi_serving.supervisor.model_processes import ModelProcesses, model_environments
 from batchedapi_serving.supervisor.web_processes import (
     ServingProcesses,
-    WebProcesses,
-    WorkerProcess,
+    web_processes,
+    worker_process,
 )
 
 log = logging.getLogger(__name__)
@@ -87,17 +87,17 @@ class Supervisor:
         self._user_environment = environment
         self._closing: set[int] = set()
         """Pids of web processes that let nobody in any more."""
-        self._web: WebProcesses | None = None
-        self._worker: WorkerProcess | None = None
+        self._web: ServingProcesses | None = None
+        self._worker: ServingProcesses | None = None
         self._models: ModelProcesses | None = None
         self._adopted.beside([self._fetcher])
         if listener is not None:
-            self._web = WebProcesses(settings, self._memory, listener, self._life, self._heard)
+            self._web = web_processes(settings, self._memory, listener, self._life, self._heard)
             self._adopted.beside(self._web.children)
         if settings.role is Role.WEB:
             return
         if settings.queue is not None:
-            self._worker = WorkerProcess(settings, self._memory, self._life, self._heard)
+            self._worker = worker_process(settings, self._memory, self._life, self._heard)
             self._adopted.beside(self._worker.children)
         self._models = ModelProcesses(
             settings,

@@ -7,7 +7,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.processes import Backoff, Child, came
@@ -31,10 +31,9 @@ _LAST_WORDS_SECONDS: Final = 5.0
 class ServingProcesses:
     """Processes with control lines and beats, replaced when they end or hang."""
 
-    _kind: ClassVar[str]
-
     def __init__(  # noqa: PLR0917 - as those that are kept
         self,
+        kind: str,
         settings: ReplicaSettings,
         memory: slots.Memory,
         life: Life,
@@ -43,9 +42,10 @@ class ServingProcesses:
         first_beat: int,
         listener: socket.socket | None = None,
     ) -> None:
-        """Prepare the processes of a kind; see the class.
+        """Prepare the processes of a kind; `keep` starts them.
 
         Args:
+            kind: Of process, for the log.
             settings: Of the replica.
             memory: Of its metrics.
             life: Of the replica.
@@ -54,6 +54,7 @@ class ServingProcesses:
             first_beat: A slot.
             listener: They have a copy of it.
         """
+        self._kind = kind
         self._settings = settings
         self._memory = memory
         self._life = life
@@ -164,39 +165,27 @@ class ServingProcesses:
             child.signal(signal.SIGKILL)
 
 
-class WebProcesses(ServingProcesses):
-    """Web processes 0 to n-1 of one replica; the queue, or the line to it, is in process 0."""
-
-    _kind = "web"
-
-    def __init__(
-        self,
-        settings: ReplicaSettings,
-        memory: slots.Memory,
-        listener: socket.socket,
-        life: Life,
-        heard: Callable[[dict[str, Any]], None],
-    ) -> None:
-        """See ServingProcesses; `listener` is of predictions."""
-        children = [
-            (Child(f"web-{i}", "batchedapi_serving.web_process"), [str(i)])
-            for i in range(settings.web_processes)
-        ]
-        super().__init__(settings, memory, life, heard, children, slots.BEAT, listener)
+def web_processes(
+    settings: ReplicaSettings,
+    memory: slots.Memory,
+    listener: socket.socket,
+    life: Life,
+    heard: Callable[[dict[str, Any]], None],
+) -> ServingProcesses:
+    """Web processes 0 to n-1; the queue, or the line to it, is in process 0."""
+    children = [
+        (Child(f"web-{i}", "batchedapi_serving.web_process"), [str(i)])
+        for i in range(settings.web_processes)
+    ]
+    return ServingProcesses("web", settings, memory, life, heard, children, slots.BEAT, listener)
 
 
-class WorkerProcess(ServingProcesses):
+def worker_process(
+    settings: ReplicaSettings,
+    memory: slots.Memory,
+    life: Life,
+    heard: Callable[[dict[str, Any]], None],
+) -> ServingProcesses:
     """The process that takes from the queue of all replicas for this one's model processes."""
-
-    _kind = "worker"
-
-    def __init__(
-        self,
-        settings: ReplicaSettings,
-        memory: slots.Memory,
-        life: Life,
-        heard: Callable[[dict[str, Any]], None],
-    ) -> None:
-        """See ServingProcesses."""
-        child = Child("worker", "batchedapi_serving.worker_process")
-        super().__init__(settings, memory, life, heard, [(child, ())], slots.WORKER_BEAT)
+    children = [(Child("worker", "batchedapi_serving.worker_process"), ())]
+    return ServingProcesses("worker", settings, memory, life, heard, children, slots.WORKER_BEAT)

@@ -23,7 +23,7 @@ from batchedapi_serving.errors import LoadError
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.processes import Child
 from batchedapi_serving.supervisor.lifecycle import Life
-from batchedapi_serving.supervisor.web_processes import WebProcesses
+from batchedapi_serving.supervisor.web_processes import web_processes
 from connections import web_settings
 from ports import HOST, free_port
 from raw_http import ask
@@ -255,7 +255,7 @@ async def test_a_web_process_that_cannot_be_understood_is_replaced(line: bytes) 
     memory = memoryview(bytearray(slots.BYTES)).cast("d")
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        web = WebProcesses(settings, memory, ours, Life(), heard)
+        web = web_processes(settings, memory, ours, Life(), heard)
         listening = asyncio.create_task(web._listen(child, ours))
         with contextlib.suppress(ConnectionError):  # the longest line is not read to its end
             await asyncio.to_thread(theirs.sendall, line)
