@@ -131,8 +131,6 @@ class Autoscaler:
         self._looking: set[ObjectKey] = set()
         """APIs at which a look is under way; a slow one delays its next, and no other's."""
         self._web = WebSide(store, scraper, metrics, self._writes, outbox=outbox, clock=monotonic)
-        self._queued: dict[ObjectKey, float] = {}
-        """APIs whose web pods were looked at, and when their queue alone was told last."""
         self._waiting: set[ObjectKey] = set()
         """APIs at zero one of whose web pods is asked to wait for rows."""
         self._tasks: asyncio.TaskGroup | None = None
@@ -175,7 +173,7 @@ class Autoscaler:
 
     def _stop_watching(self, key: ObjectKey) -> None:
         self._outbox.withdraw(key, REPLICAS)
-        self._without_queue(key)
+        self._web.forget(key)
         self._watched.pop(key, None)
         self._metrics.forget(key)
 
@@ -204,9 +202,9 @@ class Autoscaler:
         native = api.spec.autoscaling.mode is ScalingMode.NATIVE
         front = None
         if api.spec.server_side_batching.queue is None:
-            self._without_queue(key)
+            if key in self._web.told:
+                self._web.forget(key)
         else:
-            self._queued.setdefault(key, -math.inf)
             front = await self._web.look(key, view, api, deployment)
             if native and front is None:
                 return  # its web pods are yet to be made, or to be brought by the watch
@@ -236,10 +234,6 @@ class Autoscaler:
         self._act(subject, decided)
         if front is not None and subject.deployment.replicas == decided.decision.desired == 0:
             self._wait_for_rows(key, front.pods, watched)
-
-    def _without_queue(self, key: ObjectKey) -> None:
-        if self._queued.pop(key, None) is not None:
-            self._web.forget(key)
 
     def _wait_for_rows(self, key: ObjectKey, pods: Sequence[PodView], watched: Watched) -> None:
         """Look again at once when there are any: each second counts for who sent the first."""
@@ -473,7 +467,7 @@ class Autoscaler:
             self._stop_watching(key)
         if not news(before, after):
             self._outbox.withdraw(key, AUTOSCALER_STATUS)
-        elif self._monotonic() - self._queued.get(key, -math.inf) >= SECONDS_PER_WRITE:
+        elif self._monotonic() - self._web.told.get(key, -math.inf) >= SECONDS_PER_WRITE:
             if front is not None:
-                self._queued[key] = self._monotonic()
+                self._web.told[key] = self._monotonic()
             self._outbox.put(key, AUTOSCALER_STATUS, tell, News.FIGURES)

@@ -383,16 +383,14 @@ def parse_page(
     )
     size = figures.within(contract.METRIC_MAX_BATCH_SIZE, 1, contract.MAX_BATCH_SIZE_LIMIT)
     figures.within(contract.METRIC_LANES, 0, MAX_LANES)
+    memory = contract.METRIC_MODEL_PROCESS_MEMORY_BYTES
+    interval = contract.METRIC_BATCH_INTERVAL_SECONDS
     return MetricsPage(
         sample=sample,
         counted=counted,
         max_batch_size=None if size is None else int(size),
-        batch_interval=figures.within(
-            contract.METRIC_BATCH_INTERVAL_SECONDS, 0, MAX_BATCH_INTERVAL
-        ),
-        process_memory=figures.within(
-            contract.METRIC_MODEL_PROCESS_MEMORY_BYTES, 0, MAX_PROCESS_MEMORY
-        ),
+        batch_interval=figures.within(interval, 0, MAX_BATCH_INTERVAL),
+        process_memory=figures.within(memory, 0, MAX_PROCESS_MEMORY),
         one_by_one=figures.total_or_zero(contract.METRIC_ONE_BY_ONE) > 0,
         methods=len(figures.points(contract.METRIC_LANES)),
     )

@@ -4,6 +4,7 @@ Whatever the mode of the API, these are the operator's to scale, on the CPU that
 report; nothing of Redis is asked, and no Secret is read.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -72,11 +73,14 @@ class WebSide:
         self._writes = writes
         self._clock = clock
         self._known: dict[ObjectKey, _Remembered] = {}
+        self.told: dict[ObjectKey, float] = {}
+        """APIs with a queue, and when a status had news of that alone last, monotonic seconds."""
 
     def forget(self, key: ObjectKey) -> None:
         """The API is gone, or has no queue any more."""
         self._outbox.withdraw(key, WEB_REPLICAS)
         self._known.pop(key, None)
+        self.told.pop(key, None)
 
     async def look(
         self, key: ObjectKey, view: ApiView, api: BatchedAPI, workers: DeploymentView | None
@@ -88,6 +92,7 @@ class WebSide:
         """
         queue, web = api.spec.server_side_batching.queue, self._store.web(key)
         known = self._known.get(key)
+        self.told.setdefault(key, -math.inf)
         if queue is None or workers is None or web is None or web.child.owner_uid != view.uid:
             if known is not None:
                 self.forget(key)

@@ -185,16 +185,10 @@ def _method(method: str, counted: Sequence[_Counted]) -> MethodFigures:
         count = total(f"{name}_count")
         return total(f"{name}_sum") / count if count else None
 
-    def by(name: str) -> dict[str, float]:
-        sums: defaultdict[str, float] = defaultdict(float)
-        for one in counted:
-            for label, value in one.by(name, method).items():
-                sums[label] += value
-        return {label: value for label, value in sums.items() if value}
+    def buckets(name: str) -> tuple[tuple[float, float], ...]:
+        return _alone(one.by(f"{name}_bucket", method) for one in counted)
 
-    latencies = _alone(
-        one.by(f"{contract.METRIC_REQUEST_SECONDS}_bucket", method) for one in counted
-    )
+    latencies = buckets(contract.METRIC_REQUEST_SECONDS)
     return MethodFigures(
         method="".join(c if c.isprintable() else "?" for c in method),
         max_batch_size=max(gauges(contract.METRIC_MAX_BATCH_SIZE)),
@@ -206,17 +200,24 @@ def _method(method: str, counted: Sequence[_Counted]) -> MethodFigures:
         rows_per_second=rate(f"{contract.METRIC_BATCH_ROWS}_sum"),
         batches_per_second=rate(f"{contract.METRIC_BATCH_ROWS}_count"),
         mean_rows=mean(contract.METRIC_BATCH_ROWS),
-        batches_by_rows=_alone(
-            one.by(f"{contract.METRIC_BATCH_ROWS}_bucket", method) for one in counted
-        ),
-        released=by(contract.METRIC_BATCHES),
-        answered=by(contract.METRIC_REQUESTS),
-        rejected=by(contract.METRIC_ROWS_REJECTED),
+        batches_by_rows=buckets(contract.METRIC_BATCH_ROWS),
+        released=_by(contract.METRIC_BATCHES, method, counted),
+        answered=_by(contract.METRIC_REQUESTS, method, counted),
+        rejected=_by(contract.METRIC_ROWS_REJECTED, method, counted),
         mean_queue_wait=mean(contract.METRIC_QUEUE_WAIT_SECONDS),
         mean_batch_seconds=mean(contract.METRIC_BATCH_SECONDS),
         p50=quantile(latencies, 0.5),
         p99=quantile(latencies, 0.99),
     )
+
+
+def _by(name: str, method: str, counted: Sequence[_Counted]) -> dict[str, float]:
+    """Sums by label, without those that are zero."""
+    sums: defaultdict[str, float] = defaultdict(float)
+    for one in counted:
+        for label, value in one.by(name, method).items():
+            sums[label] += value
+    return {label: value for label, value in sums.items() if value}
 
 
 def _alone(pages: Iterable[Mapping[str, float]]) -> tuple[tuple[float, float], ...]:
