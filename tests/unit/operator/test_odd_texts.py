@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.unit.operator.reconcile.test_hindrances import ended, pod
+from tests.unit.operator.test_hindrances import ended, pod
 
 from batchedapi_core.manifest import ConditionType
 from batchedapi_operator.cluster import ObjectKey
