@@ -60,7 +60,7 @@ _SILENT: Final = (0, 502, 503, 504)
 """Nobody was there. A 500 may be about one object alone, and a 429 about one client."""
 _REFUSALS: Final = (400, 403, 413, 422)
 _ANOTHER_UID: Final = "metadata.uid: Invalid value"
-"""Of an apply: the apiserver takes it for an edit of a field that nobody may edit."""
+"""Refusal of an apply: the apiserver takes it for an edit of a field that nobody may edit."""
 
 
 def as_yaml(body: JsonObject) -> bytes:

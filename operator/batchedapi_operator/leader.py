@@ -69,7 +69,7 @@ class Claims:
             self._claim(ObjectKey(one, contract.CLAIM_LEASE), one) for one in namespaces.named
         )
         self._stands: dict[ObjectKey, tuple[int, float]] = {}
-        """Of claims that are not acted on yet: which term of ours, and since when it was seen."""
+        """Claims that are not acted on yet: which term of ours, and since when it was seen."""
         self._others: dict[ObjectKey, Seen] = {}
         self._looked = float("-inf")
         self.until = float("-inf")

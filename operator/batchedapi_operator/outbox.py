@@ -38,7 +38,7 @@ EVENTS_AT_ONCE: Final = 4
 """An apiserver that is caught up with has better to do."""
 LONGEST_SLEEP: Final = 5.0
 _NEXT_TO_NOTHING: Final = 1e-6
-"""Of a token or a second: what rounding leaves missing is not waited for. A timer for it is over
+"""A token or a second that lacks so little, by rounding, is not waited for. A timer for it is over
 before the clock shows it, again and again."""
 
 RECONCILER_STATUS: Final = f"status of {contract.FIELD_MANAGER}"
@@ -140,7 +140,7 @@ class _Box:
     send: Send | None = None
     """None: nothing."""
     due: float = 0.0
-    """Who is due first goes first, among those with conditions, then among all others."""
+    """The write that is due first goes first, among those with conditions, then among others."""
     news: News = News.STATE
     sending: bool = False
     again: Send | None = None

@@ -37,7 +37,7 @@ AT_ONCE: Final = 512
 AT_ONCE_EACH: Final = 64
 """Pods of one API: if all of them hang, others hardly wait for a turn."""
 BYTES_A_POD: Final = 32768
-"""Of what one API may send at a look, for each of its pods. A page has 5 KiB a method, and from
+"""Share of one API in a look, for each of its pods. A page has 5 KiB a method, and from
 replicas that know no narrower one 12 KiB."""
 BYTES_A_LOOK: Final = (4 * 2**20, 8 * 2**20)
 """Bounds for one API."""
@@ -46,7 +46,7 @@ LAYOUTS: Final = 4096
 REMEMBERED_IN_ALL: Final = 8 * 2**20
 """Characters of lines; then what is remembered is found anew."""
 BUFFER: Final = 32768
-"""Of a connection: what a pod sends beyond a page's head before it is known to be too much."""
+"""Bytes that a pod may send beyond a page's head before it is known to be too much."""
 _CHUNK: Final = 65536
 
 WAIT_SECONDS: Final = 20.0

@@ -38,7 +38,7 @@ class Reading:
     seconds: float
     """Between them, > 0."""
     unix_time: float
-    """Of the second."""
+    """Time of the second page."""
 
 
 @dataclass(frozen=True, slots=True)

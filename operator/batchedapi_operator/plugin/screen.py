@@ -54,7 +54,7 @@ class Replica:
 
     view: PodView
     restarts: int
-    """Of its containers."""
+    """Restarts of its containers."""
     running: bool
     """Its page may be asked for."""
 

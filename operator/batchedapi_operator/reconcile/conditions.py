@@ -207,7 +207,7 @@ def in_our_words(message: str) -> str:
 
 
 def of_web(message: str) -> str:
-    """What was said of a web pod, with the fields of web pods."""
+    """A message about a web pod, with the fields of web pods."""
     for field, theirs in _OF_WEB:
         message = message.replace(field, theirs)
     return message

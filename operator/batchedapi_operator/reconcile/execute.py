@@ -111,7 +111,7 @@ class Executor:
         await self._cluster.apply_status(key, uid, plan.status, contract.FIELD_MANAGER)
 
     def events(self, key: ObjectKey, uid: str, plan: Plan) -> Send:
-        """What records those that tell of the status, with the time of now."""
+        """A function that records the events of the status, with the time of this call."""
         return partial(record, self._cluster, plan.notes, key, uid, self._wall())
 
     def forget(self, key: ObjectKey) -> None:
