@@ -161,7 +161,7 @@ class Living:
         return frozenset(name for name, times in missed.items() if times > 1)
 
 
-class Kept(NamedTuple):
+class HeldRow(NamedTuple):
     """A row that a web process holds until it is answered."""
 
     number: int
@@ -178,7 +178,7 @@ class Again(NamedTuple):
     refuse: Sequence[int]
 
 
-def again(kept: Iterable[Kept], there: Collection[str], *, runs_again: bool) -> Again:
+def again(kept: Iterable[HeldRow], there: Collection[str], *, runs_again: bool) -> Again:
     """Rows to hand in once more.
 
     Args:

@@ -46,7 +46,7 @@ _GAUGES: Final = (
 """In the order of `_Figures`."""
 
 
-class Metrics(Collector):
+class OperatorMetrics(Collector):
     """All of them, in a registry of their own. Written by the queue and the autoscaler.
 
     Those of single APIs are numbers until somebody asks: a metric object for each series has 5 KiB
@@ -271,7 +271,7 @@ Pages = Callable[[Sequence[PodView]], Awaitable[list[str | None]]]
 """The text of each pod's page, in order; None: it was not had."""
 
 
-class Fleet:
+class FleetCollector:
     """Reads the store that the watches fill."""
 
     def __init__(self, store: Store, pages: Pages) -> None:

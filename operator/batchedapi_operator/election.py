@@ -62,7 +62,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenLease:
     """A Lease, and since when it has been as it is, as far as this process saw."""
 
     held: Held
@@ -73,11 +73,11 @@ class Seen:
         return not self.held.holder or now >= self.since + self.held.seconds
 
 
-def seen(before: Seen | None, held: Held, now: float) -> Seen:
+def seen(before: SeenLease | None, held: Held, now: float) -> SeenLease:
     """The same Lease read again at `now`."""
     if before is not None and before.held.version == held.version:
         return before
-    return Seen(held, now)
+    return SeenLease(held, now)
 
 
 class Permit:

@@ -59,7 +59,7 @@ _Remove = Callable[[ObjectKey, str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class WatchScope:
     """Kinds and namespaces that are watched."""
 
     namespaces: Namespaces = field(default_factory=Namespaces)
@@ -90,7 +90,7 @@ class EndlessBackoff:
             wait = min(LARGEST_BACKOFF, wait * 2)
 
 
-def kopf_settings(watched: Watched) -> kopf.OperatorSettings:
+def kopf_settings(watched: WatchScope) -> kopf.OperatorSettings:
     """Nothing posted, no scanning for namespaces and CRDs, watches that never give up, in pages."""
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
@@ -156,7 +156,7 @@ class Relay:
             self._queue.enqueue(key)
 
 
-def registry_of(relay: Relay, store: Store, watched: Watched) -> kopf.OperatorRegistry:
+def registry_of(relay: Relay, store: Store, watched: WatchScope) -> kopf.OperatorRegistry:
     """Handlers that hand every event to `relay`."""
     registry = kopf.OperatorRegistry()
     kopf.on.login(registry=registry)(_login)
@@ -191,7 +191,7 @@ def _login(**kwargs: Any) -> kopf.ConnectionInfo | None:
 async def watch_cluster(
     store: Store,
     queue: WorkQueue,
-    watched: Watched,
+    watched: WatchScope,
     ready: asyncio.Event,
     beat: Callable[[], None],
 ) -> None:
@@ -227,7 +227,7 @@ async def watch_cluster(
 
 async def _kopf(
     registry: kopf.OperatorRegistry,
-    watched: Watched,
+    watched: WatchScope,
     stop: "Future[None]",
     opened: "Future[None]",
     beat: Callable[[], None],

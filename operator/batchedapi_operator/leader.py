@@ -34,7 +34,7 @@ from batchedapi_operator.election import (
     Held,
     Other,
     Permit,
-    Seen,
+    SeenLease,
     clock,
     refusal_of,
     seen,
@@ -70,7 +70,7 @@ class Claims:
         )
         self._stands: dict[ObjectKey, tuple[int, float]] = {}
         """Claims that are not acted on yet: which term of ours, and since when it was seen."""
-        self._others: dict[ObjectKey, Seen] = {}
+        self._others: dict[ObjectKey, SeenLease] = {}
         self._looked = float("-inf")
         self.until = float("-inf")
         """When what was seen of other releases is too old to act on."""
@@ -181,7 +181,7 @@ class Claims:
         """Ask, and make sure that nobody goes on from an old claim; and when that began."""
         began = self._now()
         bodies = await self._kube.leases(contract.LABEL_LEASE, seconds=REQUEST_SECONDS)
-        now, seen_now = self._now(), dict[ObjectKey, Seen]()
+        now, seen_now = self._now(), dict[ObjectKey, SeenLease]()
         known = self._others if now - self._looked <= CLAIM_SECONDS else {}
         self._looked = now
         for body in bodies:

@@ -4,7 +4,7 @@ from typing import Final
 
 from batchedapi_core import contract
 from batchedapi_operator.cluster import LEASES, JsonObject, ObjectKey, micro_time, utc_now
-from batchedapi_operator.election import WANTED, Clock, Held, Seen, clock, seen
+from batchedapi_operator.election import WANTED, Clock, Held, SeenLease, clock, seen
 from batchedapi_operator.errors import ConflictError
 from batchedapi_operator.kube import Kube
 
@@ -33,7 +33,7 @@ class LeaseLock:
         self._now = now
         self._body: JsonObject | None = None
         """As the apiserver has it; None where that is not known."""
-        self._seen: Seen | None = None
+        self._seen: SeenLease | None = None
         self._read_at = float("-inf")
         self.until = float("-inf")
         """When somebody else may have it."""

@@ -42,7 +42,7 @@ class JsonFormatter(logging.Formatter):
         return for_people(json.dumps(line, default=str))
 
 
-class TextFormatter(logging.Formatter):
+class TerminalFormatter(logging.Formatter):
     """For reading in a terminal."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ def set_up(level: str, style: LogFormat) -> None:
         case LogFormat.JSON:
             handler.setFormatter(JsonFormatter())
         case LogFormat.TEXT:
-            handler.setFormatter(TextFormatter())
+            handler.setFormatter(TerminalFormatter())
         case _:
             assert_never(style)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

@@ -17,7 +17,13 @@ from typing import Final
 
 from batchedapi_core import contract
 from batchedapi_core.manifest import SPREAD, Pod
-from batchedapi_operator.admin import Fleet, Heartbeats, Metrics, admin_server, decisions_server
+from batchedapi_operator.admin import (
+    FleetCollector,
+    Heartbeats,
+    OperatorMetrics,
+    admin_server,
+    decisions_server,
+)
 from batchedapi_operator.autoscaling.loop import Autoscaler
 from batchedapi_operator.autoscaling.scrape import Scraper
 from batchedapi_operator.cluster import (
@@ -31,7 +37,7 @@ from batchedapi_operator.cluster import (
 )
 from batchedapi_operator.election import LEADER_SECONDS, Permit
 from batchedapi_operator.errors import ApplyError
-from batchedapi_operator.handlers import WATCH_SECONDS, SourceWatch, Watched, watch_cluster
+from batchedapi_operator.handlers import WATCH_SECONDS, SourceWatch, WatchScope, watch_cluster
 from batchedapi_operator.kube import CONNECTIONS, Kube
 from batchedapi_operator.leader import Elector, Identity
 from batchedapi_operator.logs import LogFormat
@@ -141,7 +147,7 @@ class _Operator:
         self._elector = elector
         self._beats = Heartbeats()
         self._store = Store()
-        self._metrics = Metrics(lambda: elector.leads and permit.valid)
+        self._metrics = OperatorMetrics(lambda: elector.leads and permit.valid)
         self._outbox = Outbox(beat=self._beats.of("outbox", STUCK_SECONDS))
         self._autoscaler = Autoscaler(
             kube,
@@ -152,7 +158,7 @@ class _Operator:
             beat=self._beats.of("autoscaler", STUCK_SECONDS),
             leads=self._leads,
         )
-        self._fleet = Fleet(self._store, scraper.whole_pages)
+        self._fleet = FleetCollector(self._store, scraper.whole_pages)
         reconciler = Reconciler(
             kube,
             self._store,
@@ -163,7 +169,7 @@ class _Operator:
             forget=self._autoscaler.forget,
         )
         self._queue = WorkQueue(reconciler.reconcile, self._metrics.reconciled)
-        self._watched = Watched(settings.namespaces, settings.policies.kinds)
+        self._watched = WatchScope(settings.namespaces, settings.policies.kinds)
         self._watching = asyncio.Event()
         self._returned = asyncio.Event()
         self._sources = [
@@ -249,7 +255,7 @@ async def _watch(
     kube: Kube,
     store: Store,
     queue: WorkQueue,
-    watched: Watched,
+    watched: WatchScope,
     *,
     watching: asyncio.Event,
     beat: Callable[[], None],
@@ -275,7 +281,7 @@ async def _watch(
         await asyncio.sleep(backoff(failures, largest=LARGEST_UNHEARD))
 
 
-async def _readable(kube: Kube, watched: Watched, beat: Callable[[], None]) -> Watched:
+async def _readable(kube: Kube, watched: WatchScope, beat: Callable[[], None]) -> WatchScope:
     """The namespaces of which everything can be listed; waits until there are any.
 
     kopf looks for the CRD once, when it starts, and one watch that is refused ends all of them.
@@ -291,7 +297,7 @@ async def _readable(kube: Kube, watched: Watched, beat: Callable[[], None]) -> W
         await asyncio.sleep(backoff(failures, largest=LARGEST_UNHEARD))
 
 
-async def _another_readable(kube: Kube, watched: Watched, readable: Watched) -> None:
+async def _another_readable(kube: Kube, watched: WatchScope, readable: WatchScope) -> None:
     """Return once there is one more: it was made, or the right to it was granted."""
     while True:
         await asyncio.sleep(RELIST_SECONDS)
@@ -300,7 +306,7 @@ async def _another_readable(kube: Kube, watched: Watched, readable: Watched) -> 
                 return
 
 
-async def _listed(kube: Kube, namespace: str | None, watched: Watched) -> bool:
+async def _listed(kube: Kube, namespace: str | None, watched: WatchScope) -> bool:
     """Whether everything that is watched can be listed there; the log says what cannot."""
     for resource in watched.kinds:
         try:
@@ -316,7 +322,7 @@ async def _resync(
     cluster: Kube,
     store: Store,
     queue: WorkQueue,
-    watched: Watched,
+    watched: WatchScope,
     returned: asyncio.Event,
     *,
     leads: Callable[[], bool] = lambda: True,

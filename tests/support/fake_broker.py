@@ -12,12 +12,12 @@ from batchedapi_serving.queue.broker import (
     Broker,
     BrokerDownError,
     BrokerFullError,
+    BrokerLook,
     Depth,
     HandedIn,
     Left,
-    Look,
     QueueGoneError,
-    Taken,
+    TakenEntry,
 )
 
 
@@ -141,7 +141,7 @@ class FakeBroker(Broker):
         redis.lists.pop(process, None)
         redis.workers.discard(process)
 
-    async def look(self, streams: Iterable[str], web: Iterable[str] = ()) -> Look:
+    async def look(self, streams: Iterable[str], web: Iterable[str] = ()) -> BrokerLook:
         """See Broker."""
         redis = self._up()
         depths = {}
@@ -151,7 +151,7 @@ class FakeBroker(Broker):
             oldest = int(waiting[0].split("-")[0]) / 1000 if waiting else None
             exists = name in redis.streams
             depths[name] = Depth(len(waiting), oldest, len(stream.entries), exists)
-        look = Look(
+        look = BrokerLook(
             redis.now(),
             {worker: redis.lives(worker) for worker in sorted(redis.workers)},
             frozenset(one for one in web if redis.lives(one) is not None),
@@ -232,7 +232,9 @@ class FakeBroker(Broker):
         """See Broker."""
         self._up().workers -= set(workers)
 
-    async def take(self, worker: str, wanted: Mapping[str, int], seconds: float) -> Sequence[Taken]:
+    async def take(
+        self, worker: str, wanted: Mapping[str, int], seconds: float
+    ) -> Sequence[TakenEntry]:
         """See Broker."""
         self._up("take")
         await self._wait(lambda: bool(self._new(wanted)), seconds)
@@ -250,9 +252,9 @@ class FakeBroker(Broker):
             raise BrokerDownError("broken")
         return taken
 
-    def _found(self, name: str, place: str, deaths: int = 0) -> Taken:
+    def _found(self, name: str, place: str, deaths: int = 0) -> TakenEntry:
         stream = self._stream(name)
-        return Taken(
+        return TakenEntry(
             name, place, stream.entries[place], deaths, stream.runs[place] != self._run_of_redis
         )
 
@@ -269,7 +271,7 @@ class FakeBroker(Broker):
             raise QueueGoneError(name)
         return streams[name]
 
-    async def mine(self, worker: str, streams: Iterable[str]) -> Sequence[Taken]:
+    async def mine(self, worker: str, streams: Iterable[str]) -> Sequence[TakenEntry]:
         """See Broker."""
         return [
             self._found(name, place, pending.deliveries - 1)
@@ -311,7 +313,7 @@ class FakeBroker(Broker):
             if pending.worker == dead
         ]
 
-    async def claim(self, worker: str, rows: Sequence[Left]) -> Sequence[Taken]:
+    async def claim(self, worker: str, rows: Sequence[Left]) -> Sequence[TakenEntry]:
         """See Broker."""
         claimed = []
         for row in rows:

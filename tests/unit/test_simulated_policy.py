@@ -15,10 +15,10 @@ from batchedapi_core.scaling.state import ScalingState
 from batchedapi_core.service_model import ServiceTime
 from batchedapi_operator.autoscaling.in_effect import policy_of
 from batchedapi_operator.autoscaling.metrics_page import parse_page
-from batchedapi_serving.laptop.simulating.settings import Options, set_up
+from batchedapi_serving.laptop.simulating.settings import SimulateOptions, set_up
 
 EXAMPLES: Final = Path(__file__).resolve().parents[2] / "examples"
-OPTIONS: Final = Options(ServiceTime(0.008, 0.00015))
+OPTIONS: Final = SimulateOptions(ServiceTime(0.008, 0.00015))
 NOTHING_LEARNED: Final = ScalingState.empty()
 BATCHES: Final = {"maxBatchSize": 16, "batchInterval": "5ms"}
 """What `page` says is in effect, in a page of two lanes."""

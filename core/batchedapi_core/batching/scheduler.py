@@ -103,7 +103,7 @@ class BatchEnd(NamedTuple):
 _ANSWERED: Final = BatchEnd()
 
 
-class Method:
+class ScheduledMethod:
     """One method: its queue, what was learned of its traffic and of its failures."""
 
     __slots__ = ("batcher", "counts_rows", "isolation", "memory", "name")
@@ -180,7 +180,7 @@ class Scheduler:
         `sends_ahead`: its lanes keep what is sent to them while they run another batch.
         """
         self.lanes = Lanes()
-        self.methods: dict[str, Method] = {}
+        self.methods: dict[str, ScheduledMethod] = {}
         self._pool = pool
         self._isolates = isolates
         self._sends_ahead = sends_ahead
@@ -188,9 +188,13 @@ class Scheduler:
         self._reruns = Reruns(trial)
         self._waits: dict[str, WaitUntil] = {}  # by method: those that stand
 
-    def add_method(self, name: str, policy: BatchPolicy, *, counts_rows: bool = True) -> Method:
-        """A method more; see Method."""
-        method = self.methods[name] = Method(name, policy, self.lanes, counts_rows=counts_rows)
+    def add_method(
+        self, name: str, policy: BatchPolicy, *, counts_rows: bool = True
+    ) -> ScheduledMethod:
+        """A method more; see ScheduledMethod."""
+        method = self.methods[name] = ScheduledMethod(
+            name, policy, self.lanes, counts_rows=counts_rows
+        )
         return method
 
     # ------------------------------------------------------------ what is next
@@ -241,7 +245,7 @@ class Scheduler:
         ahead, queued = self._ahead, self.methods[method].batcher.queue.rows
         return queued if ahead is None or ahead.method != method else queued + ahead.rows
 
-    def _choose(self, now: float) -> tuple[Method, Action]:
+    def _choose(self, now: float) -> tuple[ScheduledMethod, Action]:
         """The method with the oldest request whose batch may start; else the earliest wait.
 
         No method starves: whatever the others bring, its oldest request becomes the oldest of all,
@@ -279,7 +283,7 @@ class Scheduler:
         return None
 
     def _release(
-        self, method: Method, release: Release, now: float, wait: float = 0.0
+        self, method: ScheduledMethod, release: Release, now: float, wait: float = 0.0
     ) -> tuple[Batch | None, Sequence[Request]]:
         """A batch from the queue of a method, and the requests that are too late to be in it.
 
@@ -466,7 +470,7 @@ class Scheduler:
         self._reruns.add(again)
         return BatchEnd(not again)
 
-    def _failed(self, method: Method, batch: Batch, result: Result) -> BatchEnd:
+    def _failed(self, method: ScheduledMethod, batch: Batch, result: Result) -> BatchEnd:
         limit = None
         if result is Result.OUT_OF_MEMORY:
             shape = batch.requests[0].shape

@@ -12,7 +12,7 @@ from batchedapi_core.manifest.status import ConditionType
 
 
 @dataclass(frozen=True, slots=True)
-class Reason:
+class ConditionReason:
     """One reason of one type of condition."""
 
     meaning: str
@@ -24,320 +24,334 @@ class Reason:
 
 
 READY: Final = {
-    "AllReplicasReady": Reason("every replica that is asked for answers"),
-    "MinimumReady": Reason("some replicas answer, others start or have lost their readiness"),
-    "NoReplicas": Reason(
+    "AllReplicasReady": ConditionReason("every replica that is asked for answers"),
+    "MinimumReady": ConditionReason(
+        "some replicas answer, others start or have lost their readiness"
+    ),
+    "NoReplicas": ConditionReason(
         "none is asked for",
         "set spec.replicas, or spec.autoscaling.minReplicas in mode Native, to 1 or more",
     ),
-    "ScaledToZero": Reason(
+    "ScaledToZero": ConditionReason(
         "no replica runs, as nothing came for autoscaling.idleTimeout; web pods answer, and the"
         " first row orders replicas",
     ),
-    "Waking": Reason(
+    "Waking": ConditionReason(
         "the API was at zero, and its first replicas are starting; web pods answer, and hold rows;"
         " False while these wait for a node, a volume, an image or quota, as the message says"
     ),
-    "WebStarting": Reason(
+    "WebStarting": ConditionReason(
         "no web pod answers yet; Unknown while replicas from before the queue do: they need Redis,"
         " and a replica that has told what the methods are like",
         "see the log of the pods NAME-web, spec.serverSideBatching.queue.redis, and ModelLoaded",
     ),
-    "WebNotStarting": Reason(
+    "WebNotStarting": ConditionReason(
         "no web pod answers, and one cannot start; the message has what of ModelLoaded or Scheduled"
         " it is, and what to do",
     ),
-    "ModelLoading": Reason(
+    "ModelLoading": ConditionReason(
         "replicas fetch, load or warm up the model; Unknown while those of an earlier revision"
         " answer",
         "wait, at most spec.predictor.startupTimeout; `kubectl logs` of the pod says how far it is",
     ),
-    "NotEnding": Reason(
+    "NotEnding": ConditionReason(
         "no replica is asked for, and one that was deleted is still there after its grace period",
         "see `kubectl get pod -o yaml`: a finalizer holds it, or its node does not answer;"
         " `kubectl delete node` once that is gone for good",
     ),
-    "Draining": Reason(
+    "Draining": ConditionReason(
         "no replica is asked for, and the last ones answer what they have",
         "wait until they have ended, or ask for replicas again",
     ),
 }
 PROGRESSING: Final = {
-    "NewRevision": Reason("replicas of what the manifest says are on their way"),
-    "RolloutComplete": Reason("only replicas of what the manifest says are left"),
-    "ProgressDeadlineExceeded": Reason(
+    "NewRevision": ConditionReason("replicas of what the manifest says are on their way"),
+    "RolloutComplete": ConditionReason("only replicas of what the manifest says are left"),
+    "ProgressDeadlineExceeded": ConditionReason(
         "the rollout has not moved for longer than a start may take",
         "see Scheduled, ModelLoaded and `kubectl describe pod` for what holds it, or go back to the"
         " manifest before",
         lasting=True,
     ),
-    "RolloutPaused": Reason(
+    "RolloutPaused": ConditionReason(
         "somebody has paused the Deployment before the rollout was complete",
         "`kubectl rollout resume` of the Deployment that is named; to hold an API, spec.paused",
         lasting=True,
     ),
-    "NotPermitted": Reason(
+    "NotPermitted": ConditionReason(
         "the operator lacks a right; verb and resource are named",
         "grant it, as its chart does: it is tried again",
         lasting=True,
     ),
-    "WebhookFailed": Reason(
+    "WebhookFailed": ConditionReason(
         "a webhook that the cluster has to ask about a child or a pod is down; it is named",
         "it is tried again: whoever runs that webhook has to mend it, or take its configuration"
         " away",
     ),
-    "RequestFailed": Reason(
+    "RequestFailed": ConditionReason(
         "the API server does not do what the operator, or a ReplicaSet, asks it for; in its words",
         "it is tried again",
     ),
-    "WaitingForDeletion": Reason("a child of the same name has to go first; who holds it is named"),
-    "Deleting": Reason("the API itself is held in its deletion; by whom is named"),
+    "WaitingForDeletion": ConditionReason(
+        "a child of the same name has to go first; who holds it is named"
+    ),
+    "Deleting": ConditionReason("the API itself is held in its deletion; by whom is named"),
 }
 SPEC_VALID: Final = {
-    "Accepted": Reason("the manifest can become pods"),
-    "Invalid": Reason(
+    "Accepted": ConditionReason("the manifest can become pods"),
+    "Invalid": ConditionReason(
         "the manifest got past the API server, and cannot be used",
         "correct the field that is named",
         lasting=True,
     ),
-    "NotOwned": Reason(
+    "NotOwned": ConditionReason(
         "a child's name is taken by an object of somebody else's", "", lasting=True
     ),
-    "PodTemplateRefused": Reason(
+    "PodTemplateRefused": ConditionReason(
         "the API server, or a webhook or policy of the cluster, refuses a child or a pod",
         "change what is named in the manifest, or the policy that refuses it",
         lasting=True,
     ),
-    "PodSecurityDenied": Reason(
+    "PodSecurityDenied": ConditionReason(
         "the namespace's Pod Security level does not allow the pods",
         "change what is named (spec.pod.volumes, spec.pod.runAsUser), or the namespace's label"
         " pod-security.kubernetes.io/enforce",
         lasting=True,
     ),
-    "QuotaExceeded": Reason(
+    "QuotaExceeded": ConditionReason(
         "a ResourceQuota of the namespace has no room for a pod or a child",
         "raise the quota, lower spec.compute or spec.autoscaling.maxReplicas, or free some of it",
     ),
-    "SourceMissing": Reason("there is no ConfigMap of the name that predictor.source has"),
+    "SourceMissing": ConditionReason("there is no ConfigMap of the name that predictor.source has"),
 }  # fmt: skip
 MODEL_LOADED: Final = {
-    "Loaded": Reason("a replica of the current revision answers"),
-    "ModelLoading": Reason("a replica runs and has not loaded it yet, and none has failed to"),
-    "NotStarted": Reason(
+    "Loaded": ConditionReason("a replica of the current revision answers"),
+    "ModelLoading": ConditionReason(
+        "a replica runs and has not loaded it yet, and none has failed to"
+    ),
+    "NotStarted": ConditionReason(
         "no replica has a node, or there is none", "see Scheduled, SpecValid and Progressing"
     ),
-    "InitContainerRunning": Reason(
+    "InitContainerRunning": ConditionReason(
         "a container that runs before that of the replica has not ended",
         "wait for it; `kubectl logs POD -c NAME` says what it does",
     ),
-    "InitContainerFailed": Reason(
+    "InitContainerFailed": ConditionReason(
         "a container that runs before that of the replica fails, or cannot be started; who added"
         " it to the pod is a webhook of the cluster",
         "see `kubectl logs POD -c NAME` and `kubectl describe pod`, and ask whoever added it",
     ),
-    "SidecarNotReady": Reason(
+    "SidecarNotReady": ConditionReason(
         "the pod waits for a container beside that of the replica to start, or to be ready",
         "wait for it; `kubectl logs POD -c NAME` says what it does",
     ),
-    "SidecarFailed": Reason(
+    "SidecarFailed": ConditionReason(
         "a container beside that of the replica has ended, or cannot be started; who added it to"
         " the pod is a webhook of the cluster",
         "see `kubectl logs POD -c NAME` and `kubectl describe pod`, and ask whoever added it",
     ),
-    "ContainerNotStarted": Reason(
+    "ContainerNotStarted": ConditionReason(
         "the node does not start the container, for a reason of its own",
         "see the words of the kubelet, and `kubectl describe pod`",
     ),
-    "NotAnswering": Reason(
+    "NotAnswering": ConditionReason(
         "the model was loaded, and the replica says that it cannot answer: its model processes are"
         " lost, or a worker does not reach the queue",
         "see `kubectl logs` of the pod",
     ),
-    "ReadinessGateNotMet": Reason(
+    "ReadinessGateNotMet": ConditionReason(
         "the replica is ready, and a readiness gate of its pod is not",
         "see who sets the condition that is named: mostly the controller of a load balancer",
     ),
-    "NodeNotReady": Reason(
+    "NodeNotReady": ConditionReason(
         "the pod's node does not answer the cluster any more, or has not begun with the pod",
         "see `kubectl describe node`; after five minutes the cluster makes another pod elsewhere",
     ),
-    "ScaledToZero": Reason("no replica runs, by intent; it was loaded before, and is again"),
-    "ImagePullFailed": Reason(
+    "ScaledToZero": ConditionReason(
+        "no replica runs, by intent; it was loaded before, and is again"
+    ),
+    "ImagePullFailed": ConditionReason(
         "the node cannot get the image",
         "correct spec.predictor.image, or name a Secret that gives access to it in"
         " spec.pod.imagePullSecrets",
     ),
-    "VolumesNotMounted": Reason(
+    "VolumesNotMounted": ConditionReason(
         "the node has not set up a pod that has volumes, and no replica answers; told after 30 s,"
         " where the kubelet says so (Kubernetes 1.37)",
         "create what is missing, or correct spec.pod.volumes; `kubectl describe pod` says which"
         " volume it is, or that it is the network",
     ),
-    "ContainerCreating": Reason(
+    "ContainerCreating": ConditionReason(
         "the node has not created a container yet; after 30 s with what it may be: the image is"
         " still being pulled, or a volume cannot be mounted, which kubelets before 1.37 do not tell"
         " apart",
         "see `kubectl describe pod` for which it is: wait for the image, or create what"
         " spec.pod.volumes names",
     ),
-    "CreateContainerConfigError": Reason(
+    "CreateContainerConfigError": ConditionReason(
         "the kubelet cannot make the container as the manifest has it: a Secret, ConfigMap or key"
         " is missing, or the image's user is not allowed",
         "create what is missing, or correct spec.predictor.env, spec.predictor.envFrom or"
         " spec.pod.runAsUser; it is tried again",
     ),
-    "PodFailed": Reason(
+    "PodFailed": ConditionReason(
         "a pod was evicted, refused by its node or lost with it, and none in its place answers",
         "see the reason: for one that a node was short of, raise spec.compute (mem,"
         " ephemeralStorage); another pod is made by itself",
     ),
-    "DownloadFailed": Reason(
+    "DownloadFailed": ConditionReason(
         "the model cannot be fetched from predictor.model.uri",
         "correct the address, or what gives access to it (spec.predictor.env, the claim); it is"
         " tried again",
     ),
-    "DigestMismatch": Reason(
+    "DigestMismatch": ConditionReason(
         "what was fetched is not what predictor.model.sha256 says",
         "correct spec.predictor.model.sha256, or find out who changed the model",
         lasting=True,
     ),
-    "ImportFailed": Reason(
+    "ImportFailed": ConditionReason(
         "predictor.path cannot be imported, or is no predictor",
         "correct spec.predictor.path or the code, or build what is missing into"
         " spec.predictor.image",
         lasting=True,
     ),
-    "InitFailed": Reason(
+    "InitFailed": ConditionReason(
         "the predictor's constructor raised, or the replica cannot be set up as asked",
         "correct the constructor, or spec.predictor.config and env that it reads",
         lasting=True,
     ),
-    "ShapeProbeFailed": Reason(
+    "ShapeProbeFailed": ConditionReason(
         "warm-up rows came back with other shapes, types or numbers of rows than declared",
         "correct what the method returns, or inputs and outputs of @batched",
         lasting=True,
     ),
-    "WarmUpFailed": Reason(
+    "WarmUpFailed": ConditionReason(
         "a warm-up batch raised",
         "correct the method, or give it a row that it takes with @batched(example=...)",
         lasting=True,
     ),
-    "OutOfMemory": Reason(
+    "OutOfMemory": ConditionReason(
         "loading or warming up took more memory than there is",
         "raise spec.compute.mem, or lower processesPerReplica or maxBatchSize",
         lasting=True,
     ),
-    "StartupTimeout": Reason(
+    "StartupTimeout": ConditionReason(
         "the model was not loaded and warmed up within predictor.startupTimeout",
         "raise spec.predictor.startupTimeout, or make the start shorter",
         lasting=True,
     ),
-    "CrashLooping": Reason(
+    "CrashLooping": ConditionReason(
         "the replica ends without one of the reasons above, or its container cannot be created",
         "see `kubectl logs --previous` and `kubectl describe pod` of the pod",
         lasting=True,
     ),
 }
 SCHEDULED: Final = {
-    "Scheduled": Reason("every replica has a node"),
-    "NoReplicas": Reason("there are no pods"),
-    "NotScheduled": Reason(
+    "Scheduled": ConditionReason("every replica has a node"),
+    "NoReplicas": ConditionReason("there are no pods"),
+    "NotScheduled": ConditionReason(
         "no scheduler has looked at a replica yet",
         "wait; if it lasts, see whether the scheduler that the pod's schedulerName names runs",
     ),
-    "SchedulingGated": Reason(
+    "SchedulingGated": ConditionReason(
         "a replica is held back by a gate before it is scheduled",
         "see spec.schedulingGates of the pod: who added a gate takes it away, Kueue for one",
     ),
-    "Unschedulable": Reason(
+    "Unschedulable": ConditionReason(
         "no node takes a replica",
         "add nodes, lower spec.compute to what a node has free, or correct spec.pod.nodeSelector,"
         " affinity or tolerations",
     ),
 }
 METRICS_AVAILABLE: Final = {
-    "AllPods": Reason("every ready replica told its figures"),
-    "Partial": Reason(
+    "AllPods": ConditionReason("every ready replica told its figures"),
+    "Partial": ConditionReason(
         "some ready replicas do not answer the operator",
         "let the operator reach port 8081 of the pods (NetworkPolicy), and see the log of those"
         " that do not answer",
     ),
-    "NoneReady": Reason(
+    "NoneReady": ConditionReason(
         "no replica is ready, so none has figures; replicas stay as they are", "see Ready"
     ),
-    "None": Reason(
+    "None": ConditionReason(
         "no ready replica answers the operator",
         "let the operator reach port 8081 of the pods (NetworkPolicy); without figures replicas"
         " stay as they are",
     ),
 }
 AUTOSCALING_ACTIVE: Final = {
-    "Active": Reason("the operator chooses the number of replicas"),
-    "Paused": Reason("`paused` holds everything", "set spec.paused to false to go on"),
-    "External": Reason("an HPA, KEDA or `kubectl scale` chooses, through spec.replicas"),
-    "Off": Reason("spec.replicas is the number of replicas"),
-    "MetricsMissing": Reason(
+    "Active": ConditionReason("the operator chooses the number of replicas"),
+    "Paused": ConditionReason("`paused` holds everything", "set spec.paused to false to go on"),
+    "External": ConditionReason("an HPA, KEDA or `kubectl scale` chooses, through spec.replicas"),
+    "Off": ConditionReason("spec.replicas is the number of replicas"),
+    "MetricsMissing": ConditionReason(
         "replicas do not tell their figures, so their number stays", "see MetricsAvailable"
     ),
-    "WriteFailed": Reason(
+    "WriteFailed": ConditionReason(
         "the number that the operator has chosen cannot be set; in the API server's words",
         "it is tried again: if a webhook is named, whoever runs that has to mend it",
     ),
-    "ModelUnknown": Reason(
+    "ModelUnknown": ConditionReason(
         "how long batches take is not known yet, so their number stays",
         "wait for some load; it is learned from the first batches",
     ),
 }
 SCALING_LIMITED: Final = {
-    "NotLimited": Reason("as many replicas as are needed"),
-    "AtMax": Reason(
+    "NotLimited": ConditionReason("as many replicas as are needed"),
+    "AtMax": ConditionReason(
         "more are needed than maxReplicas", "raise spec.autoscaling.maxReplicas, or spec.compute"
     ),
-    "AtMin": Reason("fewer would do than minReplicas"),
-    "Stabilizing": Reason("a change waits until the need has lasted (`behavior`)"),
-    "RateLimited": Reason("a change takes several steps (`behavior`)"),
+    "AtMin": ConditionReason("fewer would do than minReplicas"),
+    "Stabilizing": ConditionReason("a change waits until the need has lasted (`behavior`)"),
+    "RateLimited": ConditionReason("a change takes several steps (`behavior`)"),
 }
 SLO_MET: Final = {
-    "Met": Reason("requests are answered within the target, but for the share it allows"),
-    "QueueWait": Reason(
+    "Met": ConditionReason("requests are answered within the target, but for the share it allows"),
+    "QueueWait": ConditionReason(
         "too many requests are late, and wait in the queue for longer than they are run",
         "raise spec.autoscaling.maxReplicas or spec.compute, or lower batchInterval",
     ),
-    "ExecutionTime": Reason(
+    "ExecutionTime": ConditionReason(
         "too many requests are late, and mostly while their batch runs",
         "lower spec.serverSideBatching.maxBatchSize, give replicas more compute, or raise the"
         " target",
     ),
-    "Shedding": Reason(
+    "Shedding": ConditionReason(
         "rows are refused since they could not be answered in time",
         "raise spec.autoscaling.maxReplicas or spec.compute, or raise the target",
     ),
 }
 BATCHING_EFFECTIVE: Final = {
-    "Filling": Reason("batches have several rows"),
-    "Starved": Reason(
+    "Filling": ConditionReason("batches have several rows"),
+    "Starved": ConditionReason(
         "requests mostly run alone: too few come at once",
         "lower spec.serverSideBatching.batchInterval if they wait for it; fewer replicas or more"
         " clients at once fill batches",
     ),
-    "Saturated": Reason("batches are as large as they may be, and lanes have no time left"),
-    "Disabled": Reason(
+    "Saturated": ConditionReason(
+        "batches are as large as they may be, and lanes have no time left"
+    ),
+    "Disabled": ConditionReason(
         "maxBatchSize is 1", "raise spec.serverSideBatching.maxBatchSize to have batches"
     ),
-    "Idle": Reason("too few batches to tell; Unknown"),
+    "Idle": ConditionReason("too few batches to tell; Unknown"),
 }
 SPEC_ADVICE: Final = {
-    "NothingToSay": Reason("nothing about the manifest looks like a mistake"),
-    "MemoryMayNotHoldCopies": Reason("each process has a copy of the model, and mem is less"),
-    "IntervalExceedsLatency": Reason("a full batch alone takes longer than the target"),
-    "TooManyProcesses": Reason("more than three processes for each CPU"),
-    "BatchedOneByOne": Reason("maxBatchSize is above 1 for a method that takes one request"),
-    "RemovedFields": Reason(
+    "NothingToSay": ConditionReason("nothing about the manifest looks like a mistake"),
+    "MemoryMayNotHoldCopies": ConditionReason(
+        "each process has a copy of the model, and mem is less"
+    ),
+    "IntervalExceedsLatency": ConditionReason("a full batch alone takes longer than the target"),
+    "TooManyProcesses": ConditionReason("more than three processes for each CPU"),
+    "BatchedOneByOne": ConditionReason(
+        "maxBatchSize is above 1 for a method that takes one request"
+    ),
+    "RemovedFields": ConditionReason(
         "the manifest has fields that the next release refuses",
         "write what the message says in their place",
     ),
 }
-REASONS: Final[Mapping[ConditionType, Mapping[str, Reason]]] = {
+REASONS: Final[Mapping[ConditionType, Mapping[str, ConditionReason]]] = {
     ConditionType.READY: READY,
     ConditionType.PROGRESSING: PROGRESSING,
     ConditionType.SPEC_VALID: SPEC_VALID,

@@ -25,7 +25,7 @@ from batchedapi_core.simulation.fleet import (
     at_random,
     simulate,
 )
-from batchedapi_core.simulation.replica import Pace, Service
+from batchedapi_core.simulation.replica import NoisyService, Pace
 from batchedapi_core.simulation.trace import PoissonTrace, RecordedTrace, StepTrace, Trace
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "CapacityController",
     "Clairvoyant",
     "Controller",
+    "NoisyService",
     "Outcome",
     "Pace",
     "PinnedConnections",
@@ -41,7 +42,6 @@ __all__ = [
     "RecordedTrace",
     "ReplicaChoice",
     "Second",
-    "Service",
     "SimulatedFleet",
     "SimulatedPod",
     "StepTrace",

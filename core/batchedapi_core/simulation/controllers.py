@@ -18,7 +18,7 @@ from batchedapi_core.scaling.policy import SECONDS_BETWEEN_LOOKS, ScalingPolicy
 from batchedapi_core.scaling.samples import Observation, PodSample, Unready
 from batchedapi_core.scaling.state import ScalingState
 from batchedapi_core.simulation.fleet import SimulatedFleet, SimulatedPod, simulate
-from batchedapi_core.simulation.replica import Service
+from batchedapi_core.simulation.replica import NoisyService
 from batchedapi_core.simulation.trace import PoissonTrace, RecordedTrace, Trace
 
 _REVISION: Final = "simulated"
@@ -92,7 +92,7 @@ class Clairvoyant:
 
 
 def max_rate(
-    service: Service, *, sizes: Sequence[int] = (), seed: int = 3, quantile: float = 0.99
+    service: NoisyService, *, sizes: Sequence[int] = (), seed: int = 3, quantile: float = 0.99
 ) -> float:
     """Largest Poisson load in rows/s at which one replica misses at most 1 - `quantile`.
 

@@ -13,7 +13,12 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from batchedapi_core.simulation.replica import Durations, ReplicaCounters, Service, SimulatedReplica
+from batchedapi_core.simulation.replica import (
+    Durations,
+    NoisyService,
+    ReplicaCounters,
+    SimulatedReplica,
+)
 from batchedapi_core.simulation.trace import Arrivals, Trace
 
 Floats = npt.NDArray[np.float64]
@@ -256,7 +261,7 @@ class _Member:
 class _Members:
     """The replicas of a fleet; owner of their births and ends."""
 
-    def __init__(self, service: Service, startup: tuple[float, float], seed: int) -> None:
+    def __init__(self, service: NoisyService, startup: tuple[float, float], seed: int) -> None:
         self._service = service
         self._startup = startup
         self._seed = seed
@@ -297,7 +302,7 @@ class _Members:
 
 
 def simulate(
-    service: Service,
+    service: NoisyService,
     trace: Trace,
     controller: Controller | None,
     *,

@@ -33,7 +33,7 @@ share of the largest batch that it is: a slow node, inputs that grow, a t(n) tha
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class NoisyService:
     """A batch of n rows takes fixed + per_row * n seconds, times log-normal noise of mean 1.
 
     Raises:
@@ -168,7 +168,7 @@ class Durations:
     __slots__ = ("_at", "_cold", "_factors", "_number", "_rng", "_service")
 
     def __init__(
-        self, service: Service, seed: Sequence[int], *, cold: int, number: int = 0
+        self, service: NoisyService, seed: Sequence[int], *, cold: int, number: int = 0
     ) -> None:
         """`cold` is how many of its first batches are slow, `number` whose they are."""
         self._service = service
@@ -216,7 +216,7 @@ class SimulatedReplica(Books):
         "counters",
     )
 
-    def __init__(self, service: Service, durations: Durations, ready_at: float) -> None:
+    def __init__(self, service: NoisyService, durations: Durations, ready_at: float) -> None:
         self.counters = ReplicaCounters()
         self.answers = AnsweredBatches()
         self._answered = 0  # requests, with the batch that is being booked

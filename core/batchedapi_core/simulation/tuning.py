@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from batchedapi_core.batching import SizeUnit
 from batchedapi_core.service_model import lane_capacity
 from batchedapi_core.simulation.fleet import Outcome, simulate
-from batchedapi_core.simulation.replica import Service
+from batchedapi_core.simulation.replica import NoisyService
 from batchedapi_core.simulation.trace import PoissonTrace
 
 COMFORTABLE: Final = 0.8
@@ -109,7 +109,7 @@ class Forecast(NamedTuple):
 class Task:
     """The aim of a search, and the settings among which it searches."""
 
-    service: Service
+    service: NoisyService
     """With `latency_target`, and all that a manifest says beside the setting: strategy, limits."""
     manifest: Candidate
     lanes: tuple[LaneCurve, ...]
@@ -128,7 +128,7 @@ class Task:
         object.__setattr__(self, "target", self.service.latency_target)
 
 
-def service_of(base: Service, curve: Curve, setting: Candidate) -> Service:
+def service_of(base: NoisyService, curve: Curve, setting: Candidate) -> NoisyService:
     """`base` as it is in a setting: its batches take what the curve says."""
     size = setting.max_batch_size
     full, single = curve.at(size), curve.at(1)
@@ -168,12 +168,12 @@ def expected_at(task: Task, curve: Curve, setting: Candidate, rate: float) -> Ou
     return _loaded(task, service_of(task.service, curve, setting), rate)
 
 
-def _loaded(task: Task, service: Service, rate: float) -> Outcome:
+def _loaded(task: Task, service: NoisyService, rate: float) -> Outcome:
     seconds = math.ceil(min(_LONGEST, max(_SHORTEST, task.requests / rate)))
     return simulate(service, PoissonTrace(lambda _: rate, seconds), None, seed=task.seed)
 
 
-def _held(task: Task, service: Service, capacity: float) -> float:
+def _held(task: Task, service: NoisyService, capacity: float) -> float:
     """Highest load, in requests/s, at which enough requests are in time."""
 
     def holds(rate: float) -> bool:

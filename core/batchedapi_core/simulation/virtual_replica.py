@@ -27,9 +27,9 @@ from batchedapi_core.batching import (
     Lane,
     LaneChoice,
     LanePool,
-    Method,
     Request,
     Result,
+    ScheduledMethod,
     Scheduler,
     Trial,
     WaitUntil,
@@ -139,7 +139,7 @@ class VirtualReplica:
         self.scheduler = Scheduler(
             LanePool(plan.lane_choice, random), Trial(), isolates=plan.isolates
         )
-        self._methods: dict[str, tuple[Method, Admission | None]] = {}
+        self._methods: dict[str, tuple[ScheduledMethod, Admission | None]] = {}
         for name, policy in plan.methods.items():
             method = self.scheduler.add_method(name, policy, counts_rows=plan.counts_rows)
             target = policy.latency_target

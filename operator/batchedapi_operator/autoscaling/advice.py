@@ -23,7 +23,7 @@ from batchedapi_core.scaling.recommendation import (
 )
 from batchedapi_operator.autoscaling.metrics_page import MetricsPage
 from batchedapi_operator.events import Note
-from batchedapi_operator.reconcile.conditions import Condition, told
+from batchedapi_operator.reconcile.conditions import NewCondition, told
 
 
 def advice_unseen(api: BatchedAPI, processes: int) -> tuple[SpecAdvice, ...]:
@@ -123,7 +123,7 @@ def _situation(
     )
 
 
-def spec_advice(advice: Sequence[SpecAdvice]) -> Condition:
+def spec_advice(advice: Sequence[SpecAdvice]) -> NewCondition:
     """The condition: True when there is something to say; the reason is the most urgent."""
     kind = ConditionType.SPEC_ADVICE
     if not advice:

@@ -107,7 +107,7 @@ class Rise:
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class ObservedInterval:
     """The counts of all pods between two looks, or in a step of them, in monotonic seconds."""
 
     begin: float
@@ -123,7 +123,7 @@ STEPS: Final = 6
 class Tally:
     """Counts of all looks of the window."""
 
-    intervals: tuple[Interval, ...] = ()
+    intervals: tuple[ObservedInterval, ...] = ()
     looked_at: float | None = None
 
     def looked(
@@ -144,14 +144,14 @@ class Tally:
             for one in changes
             if not one.first
         )
-        latest = Interval(now if self.looked_at is None else self.looked_at, now, rises)
+        latest = ObservedInterval(now if self.looked_at is None else self.looked_at, now, rises)
         kept = tuple(one for one in self.intervals if now - one.end < window)
         last = kept[-1] if kept else latest
         full = now - last.begin > window / STEPS
         # a part of the last step as long as that is not full; seconds unseen stay apart
         if last is latest or full or bool(last.rises) != bool(rises):
             return Tally((*kept, latest), now)
-        step = Interval(last.begin, now, _by_pod((*last.rises, *rises)))
+        step = ObservedInterval(last.begin, now, _by_pod((*last.rises, *rises)))
         return Tally((*kept[:-1], step), now)
 
     @property

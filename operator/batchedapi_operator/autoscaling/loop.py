@@ -24,7 +24,7 @@ from batchedapi_core.scaling.observe import observe
 from batchedapi_core.scaling.policy import SECONDS_BETWEEN_LOOKS
 from batchedapi_core.scaling.recommendation import Batching
 from batchedapi_core.scaling.samples import Observation
-from batchedapi_operator.admin import Metrics
+from batchedapi_operator.admin import OperatorMetrics
 from batchedapi_operator.autoscaling import report
 from batchedapi_operator.autoscaling.advice import (
     advice_seen,
@@ -109,7 +109,7 @@ class Autoscaler:
         cluster: Kube,
         store: Store,
         scraper: Scraper,
-        metrics: Metrics,
+        metrics: OperatorMetrics,
         outbox: Outbox,
         *,
         beat: Callable[[], None] = lambda: None,

@@ -40,7 +40,7 @@ _ESCAPED: Final = re.compile(r"\\.")
 Labels = tuple[tuple[str, str], ...]
 
 
-class Series:
+class PageSeries:
     """One series; within a layout there is one object for each, so identity is equality."""
 
     __slots__ = ("labels", "method", "name")
@@ -51,7 +51,7 @@ class Series:
         self.method = self.labels.get("method", "")
 
 
-Points = list[tuple[Series, float]]
+Points = list[tuple[PageSeries, float]]
 
 
 class Table:
@@ -60,13 +60,13 @@ class Table:
     __slots__ = ("characters", "lines", "series")
 
     def __init__(self) -> None:
-        self.lines: dict[str, Series | None] = {}
+        self.lines: dict[str, PageSeries | None] = {}
         """By the text before the number; None: of no metric that is read."""
-        self.series: dict[tuple[str, Labels], Series] = {}
+        self.series: dict[tuple[str, Labels], PageSeries] = {}
         self.characters = 0
         """Length of all lines; the owner of the table begins a new one when they are too many."""
 
-    def remember(self, before: str, series: Series | None) -> None:
+    def remember(self, before: str, series: PageSeries | None) -> None:
         """A line that is not there yet."""
         self.lines[before] = series
         self.characters += len(before)
@@ -92,7 +92,9 @@ class Layout:
             self._table.remember(before, None)
         return False
 
-    def find(self, line: str, before: str, fresh: dict[tuple[str, Labels], Series]) -> Series:
+    def find(
+        self, line: str, before: str, fresh: dict[tuple[str, Labels], PageSeries]
+    ) -> PageSeries:
         """The series of a line that is not in `lines`; remembered there while there is room.
 
         Args:
@@ -105,7 +107,7 @@ class Layout:
         """
         identity = _identity(line, before)
         known = self._table.series
-        series = known.get(identity) or fresh.get(identity) or Series(*identity)
+        series = known.get(identity) or fresh.get(identity) or PageSeries(*identity)
         if len(before) <= self._room:
             self._room -= len(before)
             known[identity] = series
@@ -128,8 +130,8 @@ def read(text: str, layout: Layout) -> Mapping[str, Points]:
     if text and not text.endswith("\n"):
         raise MetricsUnavailableError("malformed", "the last line is cut off")
     values: defaultdict[str, Points] = defaultdict(list)
-    known, unknown = layout.lines, Series("", ())
-    fresh, seen = dict[tuple[str, Labels], Series](), set[Series]()
+    known, unknown = layout.lines, PageSeries("", ())
+    fresh, seen = dict[tuple[str, Labels], PageSeries](), set[PageSeries]()
     for line in text.split("\n"):
         before, _, number = line.rpartition(" ")
         series = known.get(before, unknown)
@@ -238,7 +240,7 @@ class MetricsPage:
     """Methods that share the lanes."""
 
 
-class _Figures:
+class _SeriesSums:
     """Sums and the like over the series of a metric."""
 
     __slots__ = ("_values",)
@@ -246,7 +248,7 @@ class _Figures:
     def __init__(self, values: Mapping[str, Points]) -> None:
         self._values = values
 
-    def on_lanes(self) -> "_Figures":
+    def on_lanes(self) -> "_SeriesSums":
         """Without methods that run as many calls at once as requests are let in.
 
         Such a call, of an async method without batching, occupies no lane: it waits, often for
@@ -261,7 +263,7 @@ class _Figures:
             raise MetricsUnavailableError("incomplete", f"{contract.METRIC_LANES}: none has joined")
         if not calls:
             return self
-        return _Figures(
+        return _SeriesSums(
             {
                 name: [point for point in points if point[0].method not in calls]
                 for name, points in self._values.items()
@@ -354,7 +356,7 @@ def parse_page(
     Raises:
         MetricsUnavailableError: The page is not one that could be true.
     """
-    figures = _Figures(read(text, layout or Layout())).on_lanes()
+    figures = _SeriesSums(read(text, layout or Layout())).on_lanes()
     start, counted = figures.total(contract.METRIC_PROCESS_START_TIME), figures.counted()
     sample = PodSample(
         pod=pod,
@@ -416,7 +418,7 @@ def parse_web_page(text: str, pod: str, *, time: float, unix_time: float) -> Web
     Raises:
         MetricsUnavailableError: The page is not one that could be true.
     """
-    figures = _Figures(read(text, Layout()))
+    figures = _SeriesSums(read(text, Layout()))
     start = figures.total(contract.METRIC_PROCESS_START_TIME)
     sample = PodSample(
         pod=pod,
@@ -446,7 +448,7 @@ def parse_web_page(text: str, pod: str, *, time: float, unix_time: float) -> Web
     )
 
 
-def _buckets(points: Iterable[tuple[Series, float]]) -> Edges:
+def _buckets(points: Iterable[tuple[PageSeries, float]]) -> Edges:
     """Cumulative (upper edge, batches) over all methods, whose edges may differ.
 
     Adding cumulative counts would be wrong where one method has an edge that another has not, so

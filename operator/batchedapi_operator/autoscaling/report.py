@@ -26,7 +26,7 @@ from batchedapi_operator.autoscaling.advice import spec_advice
 from batchedapi_operator.autoscaling.metrics_page import MetricsPage
 from batchedapi_operator.autoscaling.web import WebLook
 from batchedapi_operator.cluster import JsonObject, rfc3339
-from batchedapi_operator.reconcile.conditions import Condition, dated, states, told
+from batchedapi_operator.reconcile.conditions import NewCondition, dated, states, told
 
 # Whether a report says something that the status does not: what a write is worth. Pure.
 
@@ -375,7 +375,7 @@ def _queue(front: WebLook) -> JsonObject:
     }
 
 
-def _metrics_available(decided: Decided) -> Condition:
+def _metrics_available(decided: Decided) -> NewCondition:
     kind, answered, ready = ConditionType.METRICS_AVAILABLE, len(decided.pages), decided.ready
     if decided.front is not None:
         answered, ready = answered + decided.front.answered, ready + decided.front.queue.ready
@@ -387,7 +387,7 @@ def _metrics_available(decided: Decided) -> Condition:
     return told(kind, "True", "Partial" if answered < ready else "AllPods", share)
 
 
-def _active(decided: Decided, unwritten: str) -> Condition:
+def _active(decided: Decided, unwritten: str) -> NewCondition:
     kind, decision = ConditionType.AUTOSCALING_ACTIVE, decided.decision
     if decided.policy.paused:
         return told(kind, "False", "Paused", f"{PAUSED}; {decided.sentence()}")
@@ -399,7 +399,7 @@ def _active(decided: Decided, unwritten: str) -> Condition:
     return told(kind, "False", why, decided.sentence())
 
 
-def _limited(decision: ScalingDecision) -> Condition:
+def _limited(decision: ScalingDecision) -> NewCondition:
     kind = ConditionType.SCALING_LIMITED
     if not decision.clamps:
         return told(kind, "False", "NotLimited")
@@ -433,7 +433,7 @@ def _limited(decision: ScalingDecision) -> Condition:
     return told(kind, "True", reason, clamp.detail)
 
 
-def _target_met(look: Look, before: Mapping[str, Any]) -> Iterable[Condition]:
+def _target_met(look: Look, before: Mapping[str, Any]) -> Iterable[NewCondition]:
     """None without a target. The remedy is the verdict's where that has found one."""
     kind = ConditionType.SLO_MET
     if look.decided.policy.latency_target is None:
@@ -447,7 +447,7 @@ def _target_met(look: Look, before: Mapping[str, Any]) -> Iterable[Condition]:
     return (told(kind, "True" if met else "False", look.target.word.value, text),)
 
 
-def _batching_effective(look: Look, before: Mapping[str, Any]) -> Iterable[Condition]:
+def _batching_effective(look: Look, before: Mapping[str, Any]) -> Iterable[NewCondition]:
     kind = ConditionType.BATCHING_EFFECTIVE
     if look.filling is None:
         return _as_told(kind, before)
@@ -461,10 +461,10 @@ def _batching_effective(look: Look, before: Mapping[str, Any]) -> Iterable[Condi
     return (told(kind, status, look.filling.word.value, look.filling.text),)
 
 
-def _as_told(kind: ConditionType, before: Mapping[str, Any]) -> Iterable[Condition]:
+def _as_told(kind: ConditionType, before: Mapping[str, Any]) -> Iterable[NewCondition]:
     """The condition of an earlier operator; it stands until enough was seen for a new one."""
     return tuple(
-        Condition(kind, one["status"], one["reason"], one.get("message", ""))
+        NewCondition(kind, one["status"], one["reason"], one.get("message", ""))
         for one in before.get("conditions") or ()
         if one["type"] == kind
     )

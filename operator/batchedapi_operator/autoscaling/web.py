@@ -19,7 +19,7 @@ from batchedapi_core.scaling.web import (
     WebState,
     decide_web,
 )
-from batchedapi_operator.admin import Metrics
+from batchedapi_operator.admin import OperatorMetrics
 from batchedapi_operator.autoscaling.metrics_page import WebPage
 from batchedapi_operator.autoscaling.scrape import Scraper
 from batchedapi_operator.autoscaling.writes import Writes
@@ -60,7 +60,7 @@ class WebSide:
         self,
         store: Store,
         scraper: Scraper,
-        metrics: Metrics,
+        metrics: OperatorMetrics,
         writes: Writes,
         *,
         outbox: Outbox,

@@ -113,13 +113,13 @@ def parse_page(text: str) -> Page:
 
 def figures_of(readings: Sequence[Reading]) -> Window:
     """All replicas together: of the time between the pages, or since the start if that was idle."""
-    counted = [_Counted(one, _growth(one), one.seconds) for one in readings]
+    counted = [_PageCounts(one, _growth(one), one.seconds) for one in readings]
     idle = not any(
         one.total(*series) for one in counted for series in one.counts if series[0] in _HAPPENS
     )
     if idle:
         counted = [
-            _Counted(one, one.after.values, max(1.0, one.unix_time - one.after.start))
+            _PageCounts(one, one.after.values, max(1.0, one.unix_time - one.after.start))
             for one in readings
         ]
     queues = (series for one in readings for series in one.after.values)
@@ -154,7 +154,7 @@ def _growth(reading: Reading) -> Values:
 
 
 @dataclass(frozen=True, slots=True)
-class _Counted:
+class _PageCounts:
     """Counts of one replica within some seconds."""
 
     reading: Reading
@@ -171,7 +171,7 @@ class _Counted:
         return self.reading.after.values.get((name, method), {}).get("", 0.0)
 
 
-def _method(method: str, counted: Sequence[_Counted]) -> MethodFigures:
+def _method(method: str, counted: Sequence[_PageCounts]) -> MethodFigures:
     def total(name: str) -> float:
         return sum(one.total(name, method) for one in counted)
 
@@ -211,7 +211,7 @@ def _method(method: str, counted: Sequence[_Counted]) -> MethodFigures:
     )
 
 
-def _by(name: str, method: str, counted: Sequence[_Counted]) -> dict[str, float]:
+def _by(name: str, method: str, counted: Sequence[_PageCounts]) -> dict[str, float]:
     """Sums by label, without those that are zero."""
     sums: defaultdict[str, float] = defaultdict(float)
     for one in counted:

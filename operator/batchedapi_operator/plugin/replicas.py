@@ -22,7 +22,7 @@ from batchedapi_operator.plugin.cluster import (
     read_api,
 )
 from batchedapi_operator.plugin.pages import Page, Reading, figures_of, parse_page
-from batchedapi_operator.plugin.screen import Replica, Seen
+from batchedapi_operator.plugin.screen import ReplicaRow, ScreenData
 from batchedapi_operator.resources import selector_text
 
 BETWEEN_SECONDS: Final = 2.0
@@ -36,7 +36,7 @@ class NotReadError(Exception):
     """An object that cannot be read; the text says why, and what to do about it."""
 
 
-def see(namespace: str, name: str) -> Seen:
+def see(namespace: str, name: str) -> ScreenData:
     """Everything that `status` shows; takes two seconds and a little.
 
     Raises:
@@ -46,20 +46,20 @@ def see(namespace: str, name: str) -> Seen:
     api = read_api(namespace, name)
     missing: list[str] = []
     deployment: JsonObject | None = None
-    pods: tuple[Replica, ...] = ()
+    pods: tuple[ReplicaRow, ...] = ()
     try:
         deployment = read_deployment(namespace, name)
     except NotReadError as error:
         missing.append(f"{error}; the counts above are of the operator's last report")
     try:
-        pods = tuple(map(Replica.of, list_pods(namespace, name)))
+        pods = tuple(map(ReplicaRow.of, list_pods(namespace, name)))
     except NotReadError as error:
         missing.append(f"pods, and so their batch sizes, queues and rates: {error}")
     # web pods run no batches, and each of them tells of the one queue
     replicas = tuple(one for one in pods if one.view.role != contract.ROLE_WEB)
     readings, failures = read_pages(namespace, [one.view.name for one in replicas if one.running])
     missing += failures
-    return Seen(
+    return ScreenData(
         api=api,
         deployment=deployment,
         replicas=replicas,

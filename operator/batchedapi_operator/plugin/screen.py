@@ -49,7 +49,7 @@ class Terminal:
 
 
 @dataclass(frozen=True, slots=True)
-class Replica:
+class ReplicaRow:
     """A pod of the API."""
 
     view: PodView
@@ -88,19 +88,19 @@ class Replica:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ScreenData:
     """All that was read of an API."""
 
     api: JsonObject
     deployment: JsonObject | None
     """None: there is none, or it may not be read."""
-    replicas: tuple[Replica, ...]
+    replicas: tuple[ReplicaRow, ...]
     window: Window
     pages: int
     """Replicas whose pages `window` is made of."""
     missing: tuple[str, ...] = ()
     """Failed reads, each with its reason and the right that it takes."""
-    web: tuple[Replica, ...] = ()
+    web: tuple[ReplicaRow, ...] = ()
     """Web pods, of an API with one queue for all replicas."""
 
     @property
@@ -164,7 +164,7 @@ def conditions_by_urgency(
     return broken, notable, normal
 
 
-def as_json(seen: Seen) -> JsonObject:
+def as_json(seen: ScreenData) -> JsonObject:
     """The whole screen, for programs; docs/guides/looking.md has every field."""
     metadata, status = seen.api["metadata"], seen.status
     batching = status.get("batching") or {}
@@ -222,7 +222,7 @@ def _method_json(figures: MethodFigures) -> JsonObject:
     }
 
 
-def screen(seen: Seen, terminal: Terminal) -> str:
+def screen(seen: ScreenData, terminal: Terminal) -> str:
     """The screen; no line is wider than the terminal, but for names that are."""
     writer = _Writer(terminal)
     parts = (
@@ -271,7 +271,7 @@ class _Writer:
             yield f"  {label:>{label_width}} {bar} {_percent(share):>6}"
 
 
-def _head(seen: Seen, writer: _Writer) -> Iterator[str]:
+def _head(seen: ScreenData, writer: _Writer) -> Iterator[str]:
     metadata, status = seen.api["metadata"], seen.status
     phase = str(status.get("phase") or "no status yet")
     colour = {"Live": "green", "Error": "red", "Degraded": "red"}.get(phase, "yellow")
@@ -292,7 +292,7 @@ def _head(seen: Seen, writer: _Writer) -> Iterator[str]:
         yield from writer.wrapped(text)
 
 
-def _replicas(seen: Seen, writer: _Writer) -> Iterator[str]:
+def _replicas(seen: ScreenData, writer: _Writer) -> Iterator[str]:
     counts = seen.counts()
     yield writer.title("REPLICAS") + (
         f"  {counts['wanted']} wanted, {counts['ready']} ready,"
@@ -328,7 +328,7 @@ def _replicas(seen: Seen, writer: _Writer) -> Iterator[str]:
         yield f"and {len(odd) - _MOST_PODS} more pods like these: -o json has all"
 
 
-def _conditions(seen: Seen, writer: _Writer) -> Iterator[str]:
+def _conditions(seen: ScreenData, writer: _Writer) -> Iterator[str]:
     broken, notable, normal = conditions_by_urgency(seen.status.get("conditions") or ())
     if not (broken or notable or normal):
         return
@@ -344,7 +344,7 @@ def _conditions(seen: Seen, writer: _Writer) -> Iterator[str]:
         yield from writer.wrapped("as usual: " + ", ".join(one["type"] for one in normal))
 
 
-def _batches(seen: Seen, writer: _Writer) -> Iterator[str]:
+def _batches(seen: ScreenData, writer: _Writer) -> Iterator[str]:
     window = seen.window
     if not window.methods:  # no page could be read: what the operator's last report says
         batching = seen.status.get("batching") or {}
@@ -449,7 +449,7 @@ def _shares(counts: Mapping[str, float]) -> str:
     return ", ".join(f"{label} {_percent(count / everything)}" for label, count in ordered)
 
 
-def _why(seen: Seen, writer: _Writer) -> Iterator[str]:
+def _why(seen: ScreenData, writer: _Writer) -> Iterator[str]:
     name, status = seen.api["metadata"]["name"], seen.status
     yield writer.title("WHY SO MANY")
     try:

@@ -110,7 +110,7 @@ _Seen = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class NewCondition:
     """One condition before it is given its times."""
 
     type: ConditionType
@@ -136,15 +136,15 @@ class Front:
 
 def told(
     kind: ConditionType, status: Literal["True", "False", "Unknown"], reason: str, what: str = ""
-) -> Condition:
+) -> NewCondition:
     """One with a reason of `REASONS`: `what` was seen, then the remedy, which is never cut off."""
     remedy = REASONS[kind][reason].remedy
     room = MESSAGE_LENGTH - len(remedy) - 2
-    return Condition(kind, status, reason, "; ".join(filter(None, (what[:room], remedy))))
+    return NewCondition(kind, status, reason, "; ".join(filter(None, (what[:room], remedy))))
 
 
 def dated(
-    conditions: Iterable[Condition], before: Sequence[JsonObject], generation: int, now: str
+    conditions: Iterable[NewCondition], before: Sequence[JsonObject], generation: int, now: str
 ) -> list[JsonObject]:
     """As JSON; the time of the last transition moves only when the status changes."""
     known = {one["type"]: one for one in before}
@@ -181,7 +181,7 @@ def spec_valid(
     deployment: DeploymentView | None,
     pods: Sequence[PodView] = (),
     front: "Front | None" = None,
-) -> Condition:
+) -> NewCondition:
     """Whether what the user wrote can become pods, of both roles where there are two."""
     kind = ConditionType.SPEC_VALID
     if problem is not None:
@@ -222,7 +222,7 @@ def refusal_reason(message: str) -> str:
     return "PodTemplateRefused"
 
 
-def first_to_tell(found: Iterable[Condition]) -> str:
+def first_to_tell(found: Iterable[NewCondition]) -> str:
     """The most important message: a failure, before how many replicas answer."""
     by_type = {one.type: one for one in found}
     progress = by_type[ConditionType.PROGRESSING]
@@ -237,11 +237,11 @@ def first_to_tell(found: Iterable[Condition]) -> str:
 def ready(
     deployment: DeploymentView | None,
     pods: Sequence[PodView] = (),
-    causes: Iterable[Condition] = (),
+    causes: Iterable[NewCondition] = (),
     *,
     current: bool = True,
     now: datetime | None = None,
-) -> Condition:
+) -> NewCondition:
     """Whether anybody answers as the manifest says.
 
     Args:
@@ -261,7 +261,7 @@ def ready(
     if cause is not None and (answering == 0 or not current):
         earlier = f"{_earlier(answering)}; " if answering else ""
         status = cause.status if answering else "False"  # an image that is long in coming may come
-        return Condition(kind, status, cause.reason, earlier + cause.message)
+        return NewCondition(kind, status, cause.reason, earlier + cause.message)
     if deployment is None or deployment.replicas == 0:
         return told(kind, "False", *_nobody(pods, now))
     share = f"{answering} of {deployment.replicas} replicas ready"
@@ -285,12 +285,12 @@ def _nobody(pods: Sequence[PodView], now: datetime | None) -> _Seen:
 
 
 def ready_by_roles(
-    workers: Condition,
+    workers: NewCondition,
     deployment: DeploymentView | None,
     front: Front,
-    causes: Iterable[Condition],
+    causes: Iterable[NewCondition],
     now: datetime,
-) -> Condition:
+) -> NewCondition:
     """`ready` of an API with a queue, whose workers are `workers`: web pods answer, and hold rows.
 
     Without a worker it is ready where that is the intent, and while the first ones after it start.
@@ -341,7 +341,7 @@ def _earlier(answering: int) -> str:
     return f"no replica of this manifest answers, {answering} of an earlier one do"
 
 
-def progressing(deployment: DeploymentView | None, front: Front | None = None) -> Condition:
+def progressing(deployment: DeploymentView | None, front: Front | None = None) -> NewCondition:
     """Whether pods of another revision are on their way; with a queue, of both roles."""
     kind = ConditionType.PROGRESSING
     if deployment is None:
@@ -360,7 +360,7 @@ def progressing(deployment: DeploymentView | None, front: Front | None = None) -
     return replace(web, message=f"web pods: {web.message}")
 
 
-def hindrance_of(error: ApplyError) -> Condition:
+def hindrance_of(error: ApplyError) -> NewCondition:
     """Why the operator cannot do what it should, in the apiserver's words: it may pass."""
     kind = ConditionType.PROGRESSING
     if isinstance(error, NotPermittedError):  # in RBAC's words, with the verb and the resource
@@ -372,7 +372,7 @@ def hindrance_of(error: ApplyError) -> Condition:
 
 def without_pods(
     deployments: Iterable[tuple[DeploymentView | None, Sequence[PodView]]],
-) -> Condition | None:
+) -> NewCondition | None:
     """Why pods are not created, where they are not to blame; None: they are, or may be."""
     for deployment, pods in deployments:
         trouble = None if deployment is None else deployment.trouble(pods)
@@ -403,7 +403,7 @@ def model_loaded(
     *,
     at_zero: bool = False,
     wanted: bool = True,
-) -> Condition:
+) -> NewCondition:
     """Whether the current revision's model loads; a failure is told in the replica's own words.
 
     Args:
@@ -550,7 +550,7 @@ def _failed(pod: PodView, hindrance: Hindrance | None) -> _Seen | None:
     return hindrance.reason, f"pod {pod.name}: {hindrance.seen}"
 
 
-def scheduled(pods: Sequence[PodView]) -> Condition:
+def scheduled(pods: Sequence[PodView]) -> NewCondition:
     """Whether every replica has a node."""
     kind = ConditionType.SCHEDULED
     waiting = [pod for pod in pods if pod.unschedulable and not pod.gone]
@@ -567,7 +567,7 @@ def scheduled(pods: Sequence[PodView]) -> Condition:
     return told(kind, "True", "Scheduled")
 
 
-def for_tools(found: Sequence[Condition]) -> Condition | None:
+def for_tools(found: Sequence[NewCondition]) -> NewCondition | None:
     """Stalled or Reconciling, which kstatus knows, and with it Flux, Argo CD and Helm.
 
     They wait while something moves by itself, and give up on what stays until somebody changes
@@ -579,15 +579,15 @@ def for_tools(found: Sequence[Condition]) -> Condition | None:
         one = by_type[kind]
         excused = kind is ConditionType.MODEL_LOADED and answers
         if one.status == "False" and REASONS[kind][one.reason].lasting and not excused:
-            return Condition(ConditionType.STALLED, "True", one.reason, one.message)
+            return NewCondition(ConditionType.STALLED, "True", one.reason, one.message)
     valid, progress = by_type[ConditionType.SPEC_VALID], by_type[ConditionType.PROGRESSING]
     moving = progress.status == "True" or progress.reason in _HINDRANCES
     pending = valid if valid.status == "False" else progress if moving else None
     return None if pending is None else waited_for(pending)
 
 
-def waited_for(one: Condition) -> Condition:
+def waited_for(one: NewCondition) -> NewCondition:
     """It as tools read it that wait while something moves by itself, and give up on what stays."""
     lasting = REASONS[one.type][one.reason].lasting
     kind = ConditionType.STALLED if lasting else ConditionType.RECONCILING
-    return Condition(kind, "True", one.reason, one.message)
+    return NewCondition(kind, "True", one.reason, one.message)

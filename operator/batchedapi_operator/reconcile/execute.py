@@ -52,7 +52,7 @@ class _Refusal:
     """Time of the event loop's clock: before it the same is not sent again."""
 
 
-class Executor:
+class PlanExecutor:
     """Carries out plans. It remembers what it last applied, so that nothing is sent twice.
 
     What was refused is sent again at a pace of its own, so that whoever looks in between learns

@@ -18,7 +18,7 @@ from batchedapi_operator.cluster import (
     Resource,
 )
 from batchedapi_operator.errors import NotOwnedError
-from batchedapi_operator.reconcile.conditions import DELETING, WAITING, Condition
+from batchedapi_operator.reconcile.conditions import DELETING, WAITING, NewCondition
 from batchedapi_operator.views import ChildView, Observed, WebView
 
 SOONEST_SECONDS: Final = 2.0
@@ -57,7 +57,7 @@ def refuse_foreign(key: ObjectKey, uid: str, observed: Observed) -> None:
             raise NotOwnedError(resource.kind, f"{key.namespace}/{child.name}", str(key), going)
 
 
-def leaving(key: ObjectKey, uid: str, observed: Observed) -> tuple[Condition, str] | None:
+def leaving(key: ObjectKey, uid: str, observed: Observed) -> tuple[NewCondition, str] | None:
     """A child that goes, or whose API is gone: its name is needed. None: there is no such child.
 
     Adopting it would see it vanish.
@@ -77,14 +77,14 @@ def leaving(key: ObjectKey, uid: str, observed: Observed) -> tuple[Condition, st
     return None
 
 
-def deletion(metadata: Mapping[str, Any]) -> Condition | None:
+def deletion(metadata: Mapping[str, Any]) -> NewCondition | None:
     """The condition of an API that a finalizer holds in deletion; None: it is not, or by us."""
     holders = _others(metadata.get("finalizers") or ())
     if "deletionTimestamp" not in metadata or not holders:
         return None
     since = metadata["deletionTimestamp"]
     text = f"it is being deleted since {since}{_held(holders)}; until then its replicas stay"
-    return Condition(ConditionType.PROGRESSING, "False", DELETING, text)
+    return NewCondition(ConditionType.PROGRESSING, "False", DELETING, text)
 
 
 def again(since: str, now: str) -> float:
@@ -121,5 +121,5 @@ def _held(finalizers: Sequence[str]) -> str:
     return f", and held by {', '.join(holders)}: whoever set that has to remove it"
 
 
-def _waiting(text: str) -> Condition:
-    return Condition(ConditionType.PROGRESSING, "False", WAITING, text)
+def _waiting(text: str) -> NewCondition:
+    return NewCondition(ConditionType.PROGRESSING, "False", WAITING, text)

@@ -31,7 +31,7 @@ from batchedapi_operator.cluster import (
 )
 from batchedapi_operator.errors import InvalidSpecError, NotOwnedError
 from batchedapi_operator.events import Note, notes_of
-from batchedapi_operator.reconcile.conditions import STUCK, Condition, until_gone, until_told
+from batchedapi_operator.reconcile.conditions import STUCK, NewCondition, until_gone, until_told
 from batchedapi_operator.reconcile.ownership import (
     again,
     deletion,
@@ -39,7 +39,7 @@ from batchedapi_operator.reconcile.ownership import (
     refuse_foreign,
     without_others,
 )
-from batchedapi_operator.reconcile.status import Subject, build_status
+from batchedapi_operator.reconcile.status import StatusSubject, build_status
 from batchedapi_operator.resources.configmap import (
     Revision,
     build_config_map,
@@ -120,7 +120,7 @@ def plan(
     *,
     policies: Policies = NO_POLICIES,
     refusal: InvalidSpecError | None = None,
-    hindrance: Condition | None = None,
+    hindrance: NewCondition | None = None,
     defaults: Pod = SPREAD,
 ) -> Plan:
     """Decide what to write.
@@ -169,10 +169,10 @@ def plan(
 
 def _subject(
     document: JsonObject, observed: Observed, ours: Observed, default_image: str, defaults: Pod
-) -> Subject:
+) -> StatusSubject:
     """As far as the manifest can be used, and the first thing that is wrong with it."""
     metadata, key = document["metadata"], ObjectKey.of(document)
-    known = Subject(metadata["name"], metadata.get("generation", 0), None, None, "", None)
+    known = StatusSubject(metadata["name"], metadata.get("generation", 0), None, None, "", None)
     try:
         api = parsed(document)
         known = replace(known, api=api)

@@ -25,12 +25,12 @@ from batchedapi_operator.errors import (
 from batchedapi_operator.kube import Kube
 from batchedapi_operator.outbox import RECONCILER_STATUS, STATE_EVENTS, News, Outbox
 from batchedapi_operator.reconcile.conditions import (
-    Condition,
+    NewCondition,
     hindrance_of,
     in_our_words,
     refusal_reason,
 )
-from batchedapi_operator.reconcile.execute import Executor
+from batchedapi_operator.reconcile.execute import PlanExecutor
 from batchedapi_operator.reconcile.observe import observe
 from batchedapi_operator.reconcile.ownership import deletion
 from batchedapi_operator.reconcile.plan import NO_POLICIES, Plan, plan
@@ -65,7 +65,7 @@ class Reconciler:
         self._pod_defaults = pod_defaults
         self._forget = forget
         self._wall = wall
-        self._executor = Executor(cluster, wall)
+        self._executor = PlanExecutor(cluster, wall)
         self._outbox = outbox
 
     async def reconcile(self, key: ObjectKey) -> float | None:
@@ -173,7 +173,7 @@ class Reconciler:
         document: JsonObject,
         observed: Observed,
         refusal: InvalidSpecError | None = None,
-        hindrance: Condition | None = None,
+        hindrance: NewCondition | None = None,
     ) -> Plan:
         return plan(
             document,

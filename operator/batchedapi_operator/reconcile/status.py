@@ -13,7 +13,7 @@ from batchedapi_operator.cluster import JsonObject
 from batchedapi_operator.errors import InvalidSpecError
 from batchedapi_operator.outbox import News
 from batchedapi_operator.reconcile import conditions
-from batchedapi_operator.reconcile.conditions import Condition, Front
+from batchedapi_operator.reconcile.conditions import Front, NewCondition
 from batchedapi_operator.resources import selector_text, url, worker_selector_text
 from batchedapi_operator.resources.configmap import Revision
 from batchedapi_operator.views import DeploymentView, Observed
@@ -45,7 +45,7 @@ APIs that all fail these are eight writes a second, less than the pace of all.""
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class StatusSubject:
     """The API whose status it is, as far as that can be told."""
 
     name: str
@@ -56,7 +56,7 @@ class Subject:
     """None: none can be made; the one in the status is what runs."""
     image: str
     problem: InvalidSpecError | None
-    hindrance: Condition | None = None
+    hindrance: NewCondition | None = None
     """Progressing, where nothing can move before something else is gone."""
 
     @property
@@ -70,7 +70,7 @@ class Subject:
         return self.api is not None and self.api.spec.server_side_batching.queue is not None
 
 
-def build_status(subject: Subject, observed: Observed, now: str) -> JsonObject:
+def build_status(subject: StatusSubject, observed: Observed, now: str) -> JsonObject:
     """Every field the reconciler owns; `now` is RFC 3339 and dates what has changed."""
     deployment, before = observed.deployment, observed.status
     found = _conditions(subject, observed, datetime.fromisoformat(now))
@@ -98,7 +98,9 @@ def build_status(subject: Subject, observed: Observed, now: str) -> JsonObject:
     }
 
 
-def _conditions(subject: Subject, observed: Observed, now: datetime) -> tuple[Condition, ...]:
+def _conditions(
+    subject: StatusSubject, observed: Observed, now: datetime
+) -> tuple[NewCondition, ...]:
     """Ready, Progressing, and what may be the cause of either; not those for tools."""
     deployment, web, pods = observed.deployment, observed.web.deployment, observed.pods
     ready = ConditionType.READY
@@ -144,7 +146,7 @@ def _replica_counts(deployment: DeploymentView | None, before: JsonObject) -> Js
     }
 
 
-def _web(subject: Subject, observed: Observed) -> JsonObject:
+def _web(subject: StatusSubject, observed: Observed) -> JsonObject:
     """The field `web`, where there are web pods or are to be some."""
     if not (subject.queued or observed.web.may_fill):
         return {}
@@ -177,7 +179,7 @@ def _replicas(observed: Observed) -> int:
 
 
 def hindered_status(
-    before: JsonObject, hindrance: Condition, generation: int, now: str
+    before: JsonObject, hindrance: NewCondition, generation: int, now: str
 ) -> JsonObject:
     """The reconciler's part where nothing can be read: as it was told last, but for Progressing.
 
@@ -188,7 +190,7 @@ def hindered_status(
     told = [one for one in known if one["type"] in {kind.value for kind in OUR_CONDITIONS}]
     new = [hindrance]
     if not told:
-        new.append(Condition(ConditionType.READY, "False", hindrance.reason, hindrance.message))
+        new.append(NewCondition(ConditionType.READY, "False", hindrance.reason, hindrance.message))
     replaced = {one.type for one in new}
     if all(one["type"] != ConditionType.STALLED for one in told):
         new.append(conditions.waited_for(hindrance))
@@ -203,7 +205,7 @@ def hindered_status(
     }
 
 
-def _is_current(subject: Subject, observed: Observed) -> bool:
+def _is_current(subject: StatusSubject, observed: Observed) -> bool:
     """Whether a replica of what the manifest says answers; of a paused one, any replica."""
     deployment = observed.deployment
     if deployment is None or subject.paused:
@@ -223,7 +225,7 @@ def _is_current(subject: Subject, observed: Observed) -> bool:
     return all_of_it or any(pod.revision == deployment.revision for pod in answering)
 
 
-def _phase(subject: Subject, found: Iterable[Condition], observed: Observed) -> Phase:
+def _phase(subject: StatusSubject, found: Iterable[NewCondition], observed: Observed) -> Phase:
     """The state in one word: what is out of our hands, what is broken, then what is under way."""
     if subject.hindrance is not None and subject.hindrance.reason == conditions.DELETING:
         return Phase.DELETING

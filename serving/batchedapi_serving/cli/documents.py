@@ -53,7 +53,7 @@ def read_documents(text: str) -> list[Any]:
             return [_sent(json.loads(text))]
         except ValueError:
             pass  # YAML has braces too
-    loaded = yaml.load_all(text, _Loader)
+    loaded = yaml.load_all(text, _DocumentLoader)
     return [_sent(document) for document in loaded if document is not None]
 
 
@@ -69,7 +69,7 @@ def _sent(value: Any) -> Any:
     return value
 
 
-class _Loader(yaml.SafeLoader):
+class _DocumentLoader(yaml.SafeLoader):
     """With rules of its own for what is written without quotes, and for keys."""
 
     yaml_implicit_resolvers: Any = {}  # noqa: RUF012 - the name is PyYAML's
@@ -89,7 +89,7 @@ class _Loader(yaml.SafeLoader):
         return found
 
 
-def _scalar(loader: _Loader, node: yaml.ScalarNode) -> Any:
+def _scalar(loader: _DocumentLoader, node: yaml.ScalarNode) -> Any:
     """A scalar without quotes and tag."""
     text = str(loader.construct_scalar(node))
     if text in _NULL:
@@ -110,19 +110,19 @@ def _scalar(loader: _Loader, node: yaml.ScalarNode) -> Any:
     return text
 
 
-def _text(loader: _Loader, node: yaml.ScalarNode) -> str:
+def _text(loader: _DocumentLoader, node: yaml.ScalarNode) -> str:
     return str(loader.construct_scalar(node))
 
 
-def _decoded(loader: _Loader, node: yaml.ScalarNode) -> str:
+def _decoded(loader: _DocumentLoader, node: yaml.ScalarNode) -> str:
     return base64.b64decode(_text(loader, node)).decode("utf-8", "replace")
 
 
-def _sequence(loader: _Loader, node: yaml.SequenceNode) -> Any:
+def _sequence(loader: _DocumentLoader, node: yaml.SequenceNode) -> Any:
     return loader.construct_sequence(node, deep=True)
 
 
-def _untagged(loader: _Loader, node: yaml.Node) -> Any:
+def _untagged(loader: _DocumentLoader, node: yaml.Node) -> Any:
     """A tag that nobody knows says nothing."""
     if isinstance(node, yaml.MappingNode):
         return loader.texts_as_keys(node)
@@ -133,17 +133,17 @@ def _untagged(loader: _Loader, node: yaml.Node) -> Any:
 
 
 _PLAIN: Final = "!plain"
-_Loader.add_implicit_resolver("tag:yaml.org,2002:merge", re.compile(r"<<$"), ["<"])
-_Loader.add_implicit_resolver(_PLAIN, re.compile(""), None)
+_DocumentLoader.add_implicit_resolver("tag:yaml.org,2002:merge", re.compile(r"<<$"), ["<"])
+_DocumentLoader.add_implicit_resolver(_PLAIN, re.compile(""), None)
 for _tag in (_PLAIN, *(f"tag:yaml.org,2002:{name}" for name in ("int", "float", "bool", "null"))):
-    _Loader.add_constructor(_tag, _scalar)
+    _DocumentLoader.add_constructor(_tag, _scalar)
 for _tag in ("str", "timestamp"):
-    _Loader.add_constructor(f"tag:yaml.org,2002:{_tag}", _text)
-_Loader.add_constructor("tag:yaml.org,2002:binary", _decoded)
-_Loader.add_constructor("tag:yaml.org,2002:map", _Loader.texts_as_keys)
-_Loader.add_constructor("tag:yaml.org,2002:set", _Loader.texts_as_keys)
-_Loader.add_constructor("tag:yaml.org,2002:seq", _sequence)
-_Loader.add_constructor(None, _untagged)
+    _DocumentLoader.add_constructor(f"tag:yaml.org,2002:{_tag}", _text)
+_DocumentLoader.add_constructor("tag:yaml.org,2002:binary", _decoded)
+_DocumentLoader.add_constructor("tag:yaml.org,2002:map", _DocumentLoader.texts_as_keys)
+_DocumentLoader.add_constructor("tag:yaml.org,2002:set", _DocumentLoader.texts_as_keys)
+_DocumentLoader.add_constructor("tag:yaml.org,2002:seq", _sequence)
+_DocumentLoader.add_constructor(None, _untagged)
 
 
 log = logging.getLogger(__name__)

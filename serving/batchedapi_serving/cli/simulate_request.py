@@ -17,7 +17,7 @@ from batchedapi_serving.laptop.simulating.run import (
 )
 from batchedapi_serving.laptop.simulating.settings import (
     OptionError,
-    Options,
+    SimulateOptions,
     parse_service,
     parse_startup,
     set_up,
@@ -54,7 +54,7 @@ def perform(
     except AssertionFormError as error:
         raise OptionError(f"--assert: {error}") from error
     api = manifest_of(_MODEL) if file is None else load_api(file, name, UnknownFields.REFUSE)
-    options = Options(
+    options = SimulateOptions(
         service=None if service is None else parse_service(service),
         batch_interval=_duration("--batch-interval", batch_interval),
         max_latency=_duration("--max-latency", max_latency),

@@ -184,7 +184,7 @@ class RemoteEngine(MethodTable[RemoteMethod]):
         while True:
             with contextlib.suppress(OSError):
                 transport, protocol = await loop.create_unix_connection(
-                    lambda: _Connection(self), path
+                    lambda: _RemoteConnection(self), path
                 )
                 wait = _FIRST_WAIT
                 try:
@@ -281,7 +281,7 @@ class RemoteEngine(MethodTable[RemoteMethod]):
         request.caller.deliver(request.decoded.reply.problem(error, request.caller.request_id()))
 
 
-class _Connection(FrameProtocol):
+class _RemoteConnection(FrameProtocol):
     PEER = "the queue"
 
     def __init__(self, engine: RemoteEngine) -> None:

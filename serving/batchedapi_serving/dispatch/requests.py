@@ -35,7 +35,7 @@ class Cancels(Protocol):
         """Nobody waits for it any more; the rows of it that were still queued."""
 
 
-class Queue(Protocol):
+class WaitingQueue(Protocol):
     """The queue of a method, as a request that stands in it sees it."""
 
     @property
@@ -55,7 +55,7 @@ class InFlightRequest:
 
     def __init__(
         self,
-        queue: Queue,
+        queue: WaitingQueue,
         request: Request,
         decoded: DecodedRequest,
         caller: Caller,
@@ -144,7 +144,7 @@ class InFlightRequests:
         self._hurried += 1
         heappush(self._by_deadline, (request.deadline, request.id, pending))
 
-    def by_queue(self) -> Counter[Queue]:
+    def by_queue(self) -> Counter[WaitingQueue]:
         """How many there are of each method; O(requests), so not to be asked for each of them."""
         return Counter(pending.queue for pending in self.by_id.values())
 

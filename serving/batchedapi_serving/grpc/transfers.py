@@ -50,7 +50,7 @@ _ANY_HEAD: Final = 32 + zlib.MAX_WBITS
 """zlib's number for either."""
 
 
-class Connection:
+class CallConnection:
     """One from which calls have come.
 
     Attributes:
@@ -76,7 +76,11 @@ class Call:
     )  # fmt: skip
 
     def __init__(
-        self, context: ServicerContext, connection: Connection, budget: BodyBudget, sockets: Sockets
+        self,
+        context: ServicerContext,
+        connection: CallConnection,
+        budget: BodyBudget,
+        sockets: Sockets,
     ) -> None:
         """Make the call of the running task."""
         self.context = context
@@ -127,7 +131,7 @@ class Transfers:
         self._budget = budget
         self._limits = limits
         self._sockets = sockets
-        self._connections: OrderedDict[str, Connection] = OrderedDict()
+        self._connections: OrderedDict[str, CallConnection] = OrderedDict()
         self._awaited: dict[Call, None] = {}  # the oldest first
         self._sent: dict[Call, None] = {}
         self._inflating = asyncio.Lock()
@@ -142,7 +146,7 @@ class Transfers:
         if connection is not None:
             self._connections.move_to_end(name)
         else:
-            connection = self._connections[name] = Connection(peer_of(name))
+            connection = self._connections[name] = CallConnection(peer_of(name))
             if len(self._connections) > MOST_CONNECTIONS:
                 self._connections.popitem(last=False)
         connection.calls += 1
@@ -216,7 +220,7 @@ class Transfers:
     def _look_at_awaited(self) -> None:
         loop = asyncio.get_running_loop()
         now = loop.time()
-        slow: dict[Connection, list[Call]] = {}
+        slow: dict[CallConnection, list[Call]] = {}
         for call in self._awaited:
             if now - call.since < _LOOK_SECONDS / 2:
                 break

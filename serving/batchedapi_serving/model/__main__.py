@@ -27,8 +27,8 @@ from batchedapi_serving.model.loading import (
     start_predictor,
 )
 from batchedapi_serving.model.submit import Beside, ChannelSubmitter, LocalAnswers, with_calls
-from batchedapi_serving.model.warmup import Timing, warm_up, warm_up_async
-from batchedapi_serving.model.worker import ChannelLoop, Lanes
+from batchedapi_serving.model.warmup import WarmUpTime, warm_up, warm_up_async
+from batchedapi_serving.model.worker import ChannelLoop, LaneThreads
 from batchedapi_serving.predictor import Context, MethodSpec
 from batchedapi_serving.predictor.metrics import Metrics, Values
 from batchedapi_serving.processes import (
@@ -101,7 +101,7 @@ def leave_reason(path: Path, error: LoadError) -> None:
 
 def load(
     settings: ReplicaSettings, worker_index: int, channel: ChannelLoop
-) -> tuple[BatchRunner, list[MethodSpec], dict[str, list[Timing]], Lanes]:
+) -> tuple[BatchRunner, list[MethodSpec], dict[str, list[WarmUpTime]], LaneThreads]:
     """Import, construct and warm up the predictor.
 
     Import and constructor run in this thread, the main one; the warm-up where batches will: of
@@ -127,7 +127,7 @@ def load(
     any_async = any(method.is_async for method in methods)
     if any_async:
         channel.start()
-    lanes = Lanes(settings.threads)
+    lanes = LaneThreads(settings.threads)
     submitter.local = LocalAnswers(runner, methods, settings, lanes)
     timings = {}
     for method in methods:

@@ -26,7 +26,7 @@ from batchedapi_serving.ipc import Meta, Payload
 from batchedapi_serving.model.batch import BatchRunner
 from batchedapi_serving.model.loading import REQUEST, declared_of, taking
 from batchedapi_serving.model.streams import in_thread
-from batchedapi_serving.model.worker import ChannelLoop, ConnectionLostError, Lanes
+from batchedapi_serving.model.worker import ChannelLoop, ConnectionLostError, LaneThreads
 from batchedapi_serving.predictor import ItemError, MethodSpec, SubmitError
 from batchedapi_serving.settings import ReplicaSettings
 
@@ -189,7 +189,7 @@ class LocalAnswers:
         runner: BatchRunner,
         methods: Sequence[MethodSpec],
         settings: ReplicaSettings,
-        lanes: Lanes,
+        lanes: LaneThreads,
     ) -> None:
         self._runner = runner
         self._lanes = lanes

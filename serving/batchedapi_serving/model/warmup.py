@@ -18,7 +18,7 @@ from batchedapi_serving.predictor import MethodSpec
 log = logging.getLogger(__name__)
 
 
-class Timing(NamedTuple):
+class WarmUpTime(NamedTuple):
     """The time of a batch of a size that had run before."""
 
     rows: int
@@ -27,12 +27,12 @@ class Timing(NamedTuple):
     seconds: float
 
 
-class WarmUp(NamedTuple):
+class WarmUpBatches(NamedTuple):
     """The batches of a method before anybody waited for it."""
 
     smallest: tuple[Meta, bytes] | None
     """Batch of the fewest rows; all succeeded. None: it cannot be, or was not to be, warmed up."""
-    timings: list[Timing]
+    timings: list[WarmUpTime]
 
 
 def warm_up(
@@ -41,7 +41,7 @@ def warm_up(
     max_batch_size: int,
     sizes: tuple[int, ...] | None = None,
     clock: Callable[[], float] | None = None,
-) -> WarmUp:
+) -> WarmUpBatches:
     """Run batches of zeros or of the method's example, each variable dimension of length 1.
 
     A method for JSON items without an example cannot be warmed up: nobody knows what it takes.
@@ -69,8 +69,8 @@ def warm_up(
         if clock is not None and _is_like_clients(method):
             began = clock()
             _check(method, meta, runner.run(meta, payload)[0], runner.raised)
-            timings.append(Timing(meta["rows"], size, clock() - began))
-    return WarmUp(smallest, timings)
+            timings.append(WarmUpTime(meta["rows"], size, clock() - began))
+    return WarmUpBatches(smallest, timings)
 
 
 async def warm_up_async(
@@ -79,7 +79,7 @@ async def warm_up_async(
     max_batch_size: int,
     sizes: tuple[int, ...] | None = None,
     clock: Callable[[], float] | None = None,
-) -> WarmUp:
+) -> WarmUpBatches:
     """See `warm_up`; on the running event loop, to which a predictor may have tied things."""
     smallest, timings = None, []
     for meta, payload, size in _batches(method, max_batch_size, sizes):
@@ -89,8 +89,8 @@ async def warm_up_async(
         if clock is not None and _is_like_clients(method):
             began = clock()
             _check(method, meta, (await runner.run_async(meta, payload))[0], runner.raised)
-            timings.append(Timing(meta["rows"], size, clock() - began))
-    return WarmUp(smallest, timings)
+            timings.append(WarmUpTime(meta["rows"], size, clock() - began))
+    return WarmUpBatches(smallest, timings)
 
 
 def _is_like_clients(method: MethodSpec) -> bool:

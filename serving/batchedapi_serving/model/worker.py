@@ -54,7 +54,7 @@ class UnfitError(Exception):
     """No batch can succeed in this process any more: it ends, and is replaced."""
 
 
-class Lanes:
+class LaneThreads:
     """The threads in which sync methods run, from their warm-up to their last batch.
 
     If there is one it is the main thread, in which the predictor was made: what belongs to a thread
@@ -223,7 +223,7 @@ class ChannelLoop:
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
-        self._connection: _Connection | None = None
+        self._connection: _WorkerConnection | None = None
 
     def start(self) -> None:
         """Start the thread, which knows what the constructor has set as context.
@@ -246,7 +246,7 @@ class ChannelLoop:
             os._exit(1)
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> "concurrent.futures.Future[T]":
-        """Run it there; see Lanes.wait."""
+        """Run it there; see LaneThreads.wait."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
     def serve(self, path: Path, runner: BatchRunner, hello: Mapping[str, Any]) -> None:
@@ -280,13 +280,13 @@ class ChannelLoop:
 
     async def _connected(
         self, path: Path, runner: BatchRunner, hello: Mapping[str, Any]
-    ) -> "_Connection":
+    ) -> "_WorkerConnection":
         connecting = OwnSocket(socket.AF_UNIX)
         try:
             connecting.setblocking(False)
             await self.loop.sock_connect(connecting, str(path))
             _, connection = await self.loop.create_unix_connection(
-                lambda: _Connection(runner, {**hello, "channel": True}), sock=connecting
+                lambda: _WorkerConnection(runner, {**hello, "channel": True}), sock=connecting
             )
         except BaseException:
             connecting.close()
@@ -300,7 +300,7 @@ def _serving_ended(serving: "concurrent.futures.Future[None]") -> None:
     os._exit(1)
 
 
-class _Connection(FrameProtocol):
+class _WorkerConnection(FrameProtocol):
     """One connection: its calls and submits end with it, for nobody could be told of them."""
 
     PEER = "the dispatcher"

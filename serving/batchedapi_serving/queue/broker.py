@@ -97,7 +97,7 @@ class HandedIn(NamedTuple):
     """Requests in each of the streams, those that run too."""
 
 
-class Taken(NamedTuple):
+class TakenEntry(NamedTuple):
     """A request out of the queue; nobody else has it as long as its worker lives."""
 
     stream: str
@@ -131,7 +131,7 @@ class Depth(NamedTuple):
     exists: bool
 
 
-class Look(NamedTuple):
+class BrokerLook(NamedTuple):
     """Everybody at one moment."""
 
     time: float
@@ -302,7 +302,7 @@ class Broker:
             pipe.srem(self._keys.workers, process)
             await self._execute(pipe)
 
-    async def look(self, streams: Iterable[str], web: Iterable[str] = ()) -> Look:
+    async def look(self, streams: Iterable[str], web: Iterable[str] = ()) -> BrokerLook:
         """Look who lives, and how much waits."""
         streams, keys, web = list(streams), self._keys, list(web)
         async with self._asking():
@@ -334,7 +334,7 @@ class Broker:
             oldest = int(first[0][0].split(b"-")[0]) / 1000 if first else None
             depths[stream] = Depth(requests if first else 0, oldest, length, after is not None)
         web_lives = zip(web, lives[len(workers) :], strict=True)
-        return Look(
+        return BrokerLook(
             seconds + micros / 1e6,
             dict(zip(workers, lives, strict=False)),
             frozenset(one for one, says in web_lives if says is not None),
@@ -450,7 +450,9 @@ class Broker:
         async with self._asking(self._keys.workers):
             await self._looks.srem(self._keys.workers, *workers)
 
-    async def take(self, worker: str, wanted: Mapping[str, int], seconds: float) -> Sequence[Taken]:
+    async def take(
+        self, worker: str, wanted: Mapping[str, int], seconds: float
+    ) -> Sequence[TakenEntry]:
         """At most so many requests of each stream; waits so long for the first."""
         names = {self._keys.rows(stream): stream for stream in wanted}
         count = max(1, min(wanted.values()))
@@ -466,17 +468,17 @@ class Broker:
 
     def _taken(
         self, stream: str, place: bytes, fields: Mapping[bytes, bytes], deaths: int = 0
-    ) -> Taken:
+    ) -> TakenEntry:
         # Without it where a web process of an older build handed it in.
         restored = fields.get(_RUN, self._run) != self._run
-        return Taken(stream, place.decode(), fields.get(_FIELD, b""), deaths, restored)
+        return TakenEntry(stream, place.decode(), fields.get(_FIELD, b""), deaths, restored)
 
-    async def mine(self, worker: str, streams: Iterable[str]) -> Sequence[Taken]:
+    async def mine(self, worker: str, streams: Iterable[str]) -> Sequence[TakenEntry]:
         """Requests that a worker took, or claimed, and has not answered.
 
         Reading them by XREADGROUP again would count as a delivery more: a death.
         """
-        mine: list[Taken] = []
+        mine: list[TakenEntry] = []
         for stream in streams:
             after = "-"
             while some := await self._pending(worker, stream, after):
@@ -553,7 +555,7 @@ class Broker:
             )
         return [Left(stream, one["message_id"].decode(), one["times_delivered"]) for one in pending]
 
-    async def claim(self, worker: str, rows: Sequence[Left]) -> Sequence[Taken]:
+    async def claim(self, worker: str, rows: Sequence[Left]) -> Sequence[TakenEntry]:
         """Requests of dead workers are this one's, but for those that another has claimed."""
         claimed = []
         deaths = {(row.stream, row.place): row.deaths for row in rows}

@@ -19,7 +19,7 @@ from batchedapi_core.batching import Client, Request
 from batchedapi_core.contract import MAX_METHODS
 from batchedapi_core.shared_queue import (
     LOOK_SECONDS,
-    Kept,
+    HeldRow,
     RowsARequest,
     Worker,
     admits,
@@ -52,8 +52,8 @@ from batchedapi_serving.queue.broker import (
     Broker,
     BrokerDownError,
     BrokerFullError,
+    BrokerLook,
     Depth,
-    Look,
 )
 from batchedapi_serving.queue.entries import (
     Methods,
@@ -279,7 +279,7 @@ class Offered:
         self._signature: str | None = None
         self._homeless_looks = 0
 
-    async def choose(self, look: Look, broker: Broker) -> Methods | None:
+    async def choose(self, look: BrokerLook, broker: Broker) -> Methods | None:
         """The methods that are served from now on; None: the same as before."""
         self.workers = list(self._unreadable.workers(look.workers).values())
         published: dict[str, tuple[str, float]] = {}
@@ -480,7 +480,7 @@ class QueueEngine(MethodTable[QueueMethod]):
         there = await broker.there(placed)
         while packs := await broker.answers(self.line.name, 0.0):
             self._take_packs(packs)
-        kept = [Kept(number, one.sent, one.place) for number, one in held.items()]
+        kept = [HeldRow(number, one.sent, one.place) for number, one in held.items()]
         verdict = again(kept, there, runs_again=self._settings.runs_again)
         for number in verdict.refuse:
             self._in_flight.fail(held[number], NotReadyError(_LOST), self._now(), "queue_full")

@@ -36,9 +36,9 @@ from batchedapi_serving.processes import came
 from batchedapi_serving.queue.answers import UnwrittenAnswers
 from batchedapi_serving.queue.broker import (
     Broker,
-    Look,
+    BrokerLook,
     QueueGoneError,
-    Taken,
+    TakenEntry,
 )
 from batchedapi_serving.queue.entries import (
     Entry,
@@ -333,7 +333,7 @@ class Puller:
         )
         return (lanes.total + 1) * lanes.max_batch_size - in_hand
 
-    async def _accept(self, taken: Sequence[Taken]) -> None:
+    async def _accept(self, taken: Sequence[TakenEntry]) -> None:
         entries = []
         for one in taken:
             try:
@@ -346,7 +346,7 @@ class Puller:
             self._accept_one(one, entry)
         self._dispatcher.decide()
 
-    def _accept_one(self, taken: Taken, entry: Entry) -> None:
+    def _accept_one(self, taken: TakenEntry, entry: Entry) -> None:
         place = (taken.stream, taken.place)
         same = self._hand.get((entry.web, entry.number))
         if same is not None:  # the queue was lost, and it was handed in again
@@ -463,7 +463,7 @@ class Puller:
         await self._take_over(look)
         self._forget_dead_web(look)
 
-    async def _take_over(self, look: Look) -> None:
+    async def _take_over(self, look: BrokerLook) -> None:
         """Claim requests of workers that are dead."""
         alive = {name for name, says in look.workers.items() if says is not None}
         owners = await self.line.broker.owners(self._streams.values())
@@ -490,7 +490,7 @@ class Puller:
             self._state = self._state._replace(suspect=bool(taken) and claim.alone > 1)
             self._room.set()
 
-    def _forget_dead_web(self, look: Look) -> None:
+    def _forget_dead_web(self, look: BrokerLook) -> None:
         """Requests of web processes that are dead are not run."""
         dead = self._others.look(look.alive)
         for request in [one for one in self._hand.values() if one.entry.web in dead]:

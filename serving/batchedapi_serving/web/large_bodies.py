@@ -124,7 +124,9 @@ async def _spoken_with(user: "CodecQueue", ours: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     ours.setblocking(False)
     try:
-        transport, connection = await loop.create_connection(lambda: _Connection(user), sock=ours)
+        transport, connection = await loop.create_connection(
+            lambda: _CodecConnection(user), sock=ours
+        )
     except OSError:
         ours.close()
         raise
@@ -141,7 +143,7 @@ async def _spoken_with(user: "CodecQueue", ours: socket.socket) -> None:
         await connection.closed.wait()
 
 
-class _Connection(FrameProtocol):
+class _CodecConnection(FrameProtocol):
     """With the codec process."""
 
     PEER = "the codec process"

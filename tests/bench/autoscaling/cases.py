@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from autoscaling.roster import ROSTER
 from autoscaling.services import MAX_REPLICAS, MIN_REPLICAS, SERVICES, LoadTested
 from autoscaling.traces import LOADS
-from batchedapi_core.simulation import Service, clairvoyant, simulate
+from batchedapi_core.simulation import NoisyService, clairvoyant, simulate
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Case:
     seed: int  # of arrivals, balancing, start-up times and noise
 
     @property
-    def served(self) -> Service:
+    def served(self) -> NoisyService:
         """Behaviour of each replica under this load; a load test of one sees its first minutes."""
         return replace(SERVICES[self.service], pace=LOADS[self.load].pace)
 

@@ -27,7 +27,7 @@ from autoscaling.cases import Case, Result
 from autoscaling.roster import ROSTER
 from autoscaling.services import MAX_REPLICAS, MIN_REPLICAS, SERVICES
 from autoscaling.traces import LOADS
-from batchedapi_core.simulation import Service, max_rate
+from batchedapi_core.simulation import NoisyService, max_rate
 
 _DIGITS: Final = 5  # of the figures written; the seeds differ in the third
 
@@ -36,13 +36,15 @@ def _job(job: tuple[Case, float]) -> Result:
     return cases.run(*job)
 
 
-def run_all(todo: Sequence[Case], rates: Mapping[Service, float], jobs: int) -> list[Result]:
+def run_all(todo: Sequence[Case], rates: Mapping[NoisyService, float], jobs: int) -> list[Result]:
     """Run the cases in `jobs` processes, telling how far it is once in a while."""
     with _ending_on_sigterm(), multiprocessing.Pool(jobs, _leave_to_parent) as pool:
         return list(_told(_each(pool, todo, rates), len(todo)))
 
 
-def _each(pool: Pool, todo: Sequence[Case], rates: Mapping[Service, float]) -> Iterable[Result]:
+def _each(
+    pool: Pool, todo: Sequence[Case], rates: Mapping[NoisyService, float]
+) -> Iterable[Result]:
     return pool.imap_unordered(_job, [(case, rates[case.served]) for case in todo])
 
 

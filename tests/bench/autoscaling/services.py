@@ -6,18 +6,18 @@ from types import MappingProxyType
 from typing import Final
 
 from batchedapi_core.scaling.policy import ScalingPolicy
-from batchedapi_core.simulation import Service
+from batchedapi_core.simulation import NoisyService
 
 MIN_REPLICAS: Final = 1
 MAX_REPLICAS: Final = 40
 UTILIZATION: Final = 0.8
 """Share of a replica's true capacity that load-tested targets use."""
 
-SERVICES: Final[Mapping[str, Service]] = MappingProxyType(
+SERVICES: Final[Mapping[str, NoisyService]] = MappingProxyType(
     {
-        "cpu": Service(0.001, 0.004, 8, 0.005, 0.250),
-        "emb": Service(0.025, 0.005, 32, 0.020, 0.500),
-        "gpu": Service(0.008, 0.00015, 32, 0.005, 0.100),
+        "cpu": NoisyService(0.001, 0.004, 8, 0.005, 0.250),
+        "emb": NoisyService(0.025, 0.005, 32, 0.020, 0.500),
+        "gpu": NoisyService(0.008, 0.00015, 32, 0.005, 0.100),
     }
 )
 """Batching gains little (cpu), much (an embedding model) or nearly everything (gpu)."""
@@ -27,7 +27,7 @@ SERVICES: Final[Mapping[str, Service]] = MappingProxyType(
 class LoadTested:
     """A service and what a load test of one replica would say of it."""
 
-    service: Service
+    service: NoisyService
     max_rate: float  # rows/s, the most at which 99 % are in time
 
     @property

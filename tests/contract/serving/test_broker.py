@@ -20,7 +20,7 @@ from batchedapi_serving.queue.broker import (
     Left,
     QueueGoneError,
     QueueSpoiltError,
-    Taken,
+    TakenEntry,
     unfit,
 )
 from batchedapi_serving.settings import QueueSettings
@@ -152,9 +152,9 @@ async def test_what_a_dead_worker_had_is_claimed_once(broker: Broker) -> None:
 
     assert {"one"} == owners
     assert (taken.place, 1) == (left.place, left.deaths)
-    assert [Taken(STREAM, taken.place, b"a", 1)] == list(claimed)
+    assert [TakenEntry(STREAM, taken.place, b"a", 1)] == list(claimed)
     assert [] == list(again)
-    assert [Taken(STREAM, taken.place, b"a", 1)] == list(mine)
+    assert [TakenEntry(STREAM, taken.place, b"a", 1)] == list(mine)
     assert [2] == [one.deaths for one in await broker.left("two", [STREAM])]
 
 

@@ -23,7 +23,7 @@ from tests.unit.operator.worlds import (
     replica_set_body,
 )
 
-from batchedapi_operator.admin import Fleet, decisions_server
+from batchedapi_operator.admin import FleetCollector, decisions_server
 from batchedapi_operator.autoscaling.scrape import Scraper
 from batchedapi_operator.plugin.ui import page_server
 from batchedapi_operator.store import Store
@@ -267,7 +267,7 @@ class Operator:
         async with (
             Scraper.opened(self.replica.admin_port) as scraper,
             decisions_server(
-                port, lambda _key, _last: [], Fleet(self.store, scraper.whole_pages).look
+                port, lambda _key, _last: [], FleetCollector(self.store, scraper.whole_pages).look
             ),
             aiohttp.ClientSession() as session,
             session.get(f"http://{HOST}:{port}{path}") as answer,

@@ -9,7 +9,7 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from batchedapi_core import contract
-from batchedapi_operator.admin import Metrics
+from batchedapi_operator.admin import OperatorMetrics
 from batchedapi_operator.cluster import ObjectKey
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.metrics.page import Part, whole_page
@@ -48,7 +48,7 @@ def test_the_page_of_a_replica_is_documented_metric_by_metric(tmp_path: Path) ->
 
 def test_the_page_of_the_operator_is_documented_metric_by_metric() -> None:
     """The same promise for the operator."""
-    metrics = Metrics()
+    metrics = OperatorMetrics()
     key = ObjectKey("team", "iris")
     metrics.reconciled("success", 0.1)
     metrics.scraped(key, "success")

@@ -9,7 +9,7 @@ from batchedapi_core.shared_queue import (
     Claim,
     Fate,
     Hand,
-    Kept,
+    HeldRow,
     Living,
     RowsARequest,
     Worker,
@@ -142,10 +142,10 @@ def test_who_is_missed_twice_in_a_row_is_dead() -> None:
 
 
 KEPT = [
-    Kept(1, sent=True, entry="1-0"),
-    Kept(2, sent=True, entry="2-0"),
-    Kept(3, sent=True, entry=None),
-    Kept(4, sent=False, entry=None),
+    HeldRow(1, sent=True, entry="1-0"),
+    HeldRow(2, sent=True, entry="2-0"),
+    HeldRow(3, sent=True, entry=None),
+    HeldRow(4, sent=False, entry=None),
 ]
 
 

@@ -14,7 +14,7 @@ from batchedapi_operator.cluster import (
     Resource,
 )
 from batchedapi_operator.errors import ApplyError
-from batchedapi_operator.handlers import Watched
+from batchedapi_operator.handlers import WatchScope
 from batchedapi_operator.kube import SECONDS_PER_RETURN, Answering
 from batchedapi_operator.queue import WorkQueue
 from batchedapi_operator.store import Store
@@ -95,7 +95,7 @@ class Lists:
     async def resync(self, seconds: float) -> None:
         """For so long."""
         task = asyncio.create_task(
-            process._resync(self.cluster, self.store, self.queue, Watched(), self.returned)
+            process._resync(self.cluster, self.store, self.queue, WatchScope(), self.returned)
         )
         await asyncio.sleep(seconds)
         assert not task.done()

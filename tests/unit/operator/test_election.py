@@ -9,7 +9,7 @@ from prometheus_client.exposition import generate_latest
 from tests.unit.operator.worlds import MemoryLeases
 
 from batchedapi_core import contract
-from batchedapi_operator.admin import Metrics
+from batchedapi_operator.admin import OperatorMetrics
 from batchedapi_operator.cluster import Namespaces, ObjectKey
 from batchedapi_operator.election import (
     ACTING,
@@ -18,7 +18,7 @@ from batchedapi_operator.election import (
     WANTED,
     Held,
     Permit,
-    Seen,
+    SeenLease,
     seen,
 )
 from batchedapi_operator.errors import ApplyError
@@ -251,7 +251,7 @@ def test_a_lease_runs_from_when_it_was_seen_and_not_from_what_it_says() -> None:
     assert not first.free(59.9)
     assert first.free(60.0)
     assert not seen(first, Held("a", 10.0, 1, "8", ACTING, "*"), 58.0).free(60.0)
-    assert Seen(Held("", 10.0, 1, "9", WANTED, "*"), 60.0).free(60.0)
+    assert SeenLease(Held("", 10.0, 1, "9", WANTED, "*"), 60.0).free(60.0)
 
 
 def test_a_lease_that_others_wrote_is_read_all_the_same() -> None:
@@ -343,6 +343,6 @@ async def test_a_write_is_refused_where_this_replica_does_not_lead_and_else_has_
 @pytest.mark.parametrize("leads", [True, False])
 def test_the_gauge_says_who_leads(leads: bool) -> None:  # noqa: FBT001 - a case
     """The sum over all replicas is one, or an alert."""
-    page = generate_latest(Metrics(lambda: leads).registry).decode()
+    page = generate_latest(OperatorMetrics(lambda: leads).registry).decode()
 
     assert f"\n{contract.OPERATOR_LEADER} {float(leads)}\n" in page

@@ -10,7 +10,7 @@ from tests.unit.operator.worlds import (
     replica_set_body,
 )
 
-from batchedapi_operator.admin import MOST_APIS, MOST_REPLICAS, Fleet
+from batchedapi_operator.admin import MOST_APIS, MOST_REPLICAS, FleetCollector
 from batchedapi_operator.store import Store
 from batchedapi_operator.views import PodView
 
@@ -41,7 +41,7 @@ def store_of(*pods: str) -> Store:
 async def test_replicas_are_read_of_the_chosen_api_alone() -> None:
     """Nobody looks at the others, and reading has a price."""
     replicas = Replicas()
-    fleet = Fleet(store_of("iris-1", "silent"), replicas.whole_pages)
+    fleet = FleetCollector(store_of("iris-1", "silent"), replicas.whole_pages)
 
     nothing_chosen = await fleet.look("")
     unknown = await fleet.look("demo/nobody")
@@ -65,7 +65,7 @@ async def test_a_large_fleet_is_cut_and_the_chosen_one_stays() -> None:
         other["metadata"] |= {"name": f"a-{number}", "uid": f"uid-{number}"}
         store.put_api(other)
 
-    found = await Fleet(store, replicas.whole_pages).look(str(KEY))
+    found = await FleetCollector(store, replicas.whole_pages).look(str(KEY))
 
     assert str(KEY) in {line["api"] for line in found["apis"]}
     assert (MOST_APIS, 5, 3) == (len(found["apis"]), found["more"], found["missing"])

@@ -13,10 +13,10 @@ from batchedapi_operator.cluster import ObjectKey
 from batchedapi_operator.errors import ApplyError
 from batchedapi_operator.events import NOTE_LENGTH, Note, build_event
 from batchedapi_operator.kube import _raise_for, as_yaml
-from batchedapi_operator.logs import JsonFormatter, TextFormatter
+from batchedapi_operator.logs import JsonFormatter, TerminalFormatter
 from batchedapi_operator.reconcile.conditions import (
     MESSAGE_LENGTH,
-    Condition,
+    NewCondition,
     dated,
     load_failure,
 )
@@ -78,7 +78,7 @@ def test_any_text_is_a_log_line_and_no_command_of_a_terminal(text: str) -> None:
     record = logging.makeLogRecord({"msg": "it is %s", "args": (text,), "why": text})
 
     line = JsonFormatter().format(record)
-    shown = TextFormatter().format(record)
+    shown = TerminalFormatter().format(record)
 
     assert line.isascii()
     assert "\n" not in line
@@ -89,7 +89,7 @@ def test_any_text_is_a_log_line_and_no_command_of_a_terminal(text: str) -> None:
 @BY_KIND
 def test_any_text_of_a_pod_is_a_message_of_the_status(text: str) -> None:
     """What a terminal acts on is escaped where it is written, for kubectl and for ours."""
-    condition = Condition(ConditionType.MODEL_LOADED, "False", "CrashLooping", text)
+    condition = NewCondition(ConditionType.MODEL_LOADED, "False", "CrashLooping", text)
 
     (one,) = dated([condition], (), 1, "2026-01-01T00:00:00Z")
 

@@ -11,7 +11,7 @@ from tests.unit.operator.worlds import KEY, MemoryCluster, api_body, deployment_
 from batchedapi_core.manifest import pod_defaults
 from batchedapi_operator import command as program
 from batchedapi_operator import logs
-from batchedapi_operator.admin import Metrics, admin_server, decisions_server
+from batchedapi_operator.admin import OperatorMetrics, admin_server, decisions_server
 from batchedapi_operator.cluster import (
     BATCHED_APIS,
     CONFIG_MAPS,
@@ -21,7 +21,7 @@ from batchedapi_operator.cluster import (
     Namespaces,
     ObjectKey,
 )
-from batchedapi_operator.logs import JsonFormatter, LogFormat, TextFormatter
+from batchedapi_operator.logs import JsonFormatter, LogFormat, TerminalFormatter
 from batchedapi_operator.process import Settings, stale
 from batchedapi_operator.resources.policies import Policies
 from batchedapi_operator.store import Store
@@ -135,7 +135,7 @@ def test_a_log_line_is_one_json_object_with_its_facts() -> None:
     line = json.loads(JsonFormatter().format(made))
 
     assert ("replicas changed", "demo/iris", 5) == (line["event"], line["api"], line["desired"])
-    assert "api=demo/iris desired=5" in TextFormatter().format(made)
+    assert "api=demo/iris desired=5" in TerminalFormatter().format(made)
 
 
 def known_decisions(key: ObjectKey, count: int) -> list[JsonObject]:
@@ -143,7 +143,7 @@ def known_decisions(key: ObjectKey, count: int) -> list[JsonObject]:
     return [{"desired": 3 - n} for n in range(3)][:count] if key.name == "iris" else []
 
 
-async def answers_of(metrics: Metrics, *paths: str) -> dict[str, tuple[int, str]]:
+async def answers_of(metrics: OperatorMetrics, *paths: str) -> dict[str, tuple[int, str]]:
     """Status and text of the operator's answers, each from the port that it is for."""
     found = {}
     port, decisions = free_port(), free_port()
@@ -183,7 +183,7 @@ async def test_the_decisions_port_tells_the_last_decisions(
     path: str, status: int, words: str
 ) -> None:
     """F3: `kubectl batchedapi why --last` reads them from here."""
-    found = await answers_of(Metrics(), path)
+    found = await answers_of(OperatorMetrics(), path)
 
     assert status == found[path][0]
     assert words in found[path][1]
@@ -193,7 +193,7 @@ async def test_decisions_are_told_on_loopback_alone() -> None:
     """They are about every namespace, and nobody is asked for credentials."""
     address = "127.0.0.2"  # this machine's too, as the address of its pod is
     port, admin = free_port(), free_port()
-    checks = {"live": lambda: True, "ready": lambda: "", "registry": Metrics().registry}
+    checks = {"live": lambda: True, "ready": lambda: "", "registry": OperatorMetrics().registry}
     async with (
         admin_server("", admin, **checks),
         decisions_server(port, known_decisions, no_fleet),
@@ -209,7 +209,7 @@ async def test_decisions_are_told_on_loopback_alone() -> None:
 
 async def test_the_admin_port_tells_health_and_metrics() -> None:
     """Readiness goes when the apiserver does not answer; liveness does not."""
-    metrics = Metrics()
+    metrics = OperatorMetrics()
     metrics.decided(
         ObjectKey("demo", "iris"), "Demand", desired=3, ready=2, base=10.0, capacity=5.0
     )
@@ -223,7 +223,7 @@ async def test_the_admin_port_tells_health_and_metrics() -> None:
 
 def test_metrics_of_an_api_that_is_gone_are_gone() -> None:
     """Else the series of every API there ever was would stay."""
-    metrics = Metrics()
+    metrics = OperatorMetrics()
     key = ObjectKey("demo", "iris")
     metrics.decided(key, "Demand", desired=3, ready=2, base=10.0, capacity=5.0)
     metrics.scraped(key, "success")

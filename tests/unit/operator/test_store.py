@@ -26,7 +26,7 @@ from batchedapi_operator.cluster import (
     ObjectKey,
     Resource,
 )
-from batchedapi_operator.handlers import EndlessBackoff, Relay, Watched, kopf_settings
+from batchedapi_operator.handlers import EndlessBackoff, Relay, WatchScope, kopf_settings
 from batchedapi_operator.queue import WorkQueue
 from batchedapi_operator.reconcile.plan import parsed
 from batchedapi_operator.store import Store
@@ -216,7 +216,7 @@ def test_a_watch_never_gives_up() -> None:
 
 def test_kopf_writes_nothing_of_its_own() -> None:
     """No events, no scanning that would need rights on namespaces and CRDs."""
-    settings = kopf_settings(Watched())
+    settings = kopf_settings(WatchScope())
 
     assert settings.posting.enabled is False
     assert settings.scanning.disabled is True
@@ -224,7 +224,7 @@ def test_kopf_writes_nothing_of_its_own() -> None:
 
 def test_a_watch_that_hangs_is_given_up_within_a_minute() -> None:
     """Its end would have come, and a bookmark with it: the next goes on without a list."""
-    watching = kopf_settings(Watched()).watching
+    watching = kopf_settings(WatchScope()).watching
 
     assert watching.server_timeout is not None
     assert watching.server_timeout < watching.inactivity_timeout <= 45.0
@@ -245,7 +245,7 @@ def test_nothing_of_kube_system_is_even_sent_unless_it_was_named() -> None:
     """The apiserver filters watches of all namespaces; those that were named have none."""
 
     def filtered(namespaces: Namespaces) -> set[str]:
-        watches = kopf_settings(Watched(namespaces)).watching
+        watches = kopf_settings(WatchScope(namespaces)).watching
         kinds = (("batchedapi.dev", "batchedapis"), ("apps", "deployments"), ("", "pods"))
         return {watches.field_selectors.get(kind, "") for kind in kinds}
 

@@ -17,10 +17,10 @@ from batchedapi_core.manifest import UnitError, parse_duration
 from batchedapi_core.simulation import (
     Balancer,
     CapacityController,
+    NoisyService,
     Outcome,
     PinnedConnections,
     RecordedTrace,
-    Service,
     StepTrace,
     at_random,
     clairvoyant,
@@ -258,7 +258,7 @@ def ways_of(
         queue_limit=None if service.queue_limit is None else service.queue_limit * replicas,
     )
 
-    def fixed(what: Service, count: int, balancer: Balancer = at_random) -> Outcome:
+    def fixed(what: NoisyService, count: int, balancer: Balancer = at_random) -> Outcome:
         return simulate(
             what, trace, None, seed=setup.seed, replicas=count, max_replicas=count,
             balancer=balancer,

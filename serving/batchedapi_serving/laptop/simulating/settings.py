@@ -18,7 +18,7 @@ from batchedapi_core.manifest import (
 )
 from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_core.service_model import ServiceTime
-from batchedapi_core.simulation import STARTUP, Service
+from batchedapi_core.simulation import STARTUP, NoisyService
 from batchedapi_serving.overrides import Flags, in_effect
 
 ASSUMED: Final = "assumed"
@@ -27,7 +27,7 @@ MANIFEST: Final = "manifest"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Options:
+class SimulateOptions:
     """Options of the command line; None: not given. Durations in seconds."""
 
     service: ServiceTime | None = None
@@ -66,11 +66,11 @@ _FIELDS: Final = (
     ("autoscaling", "window"),
 )
 """(section, field) of the spec, in the order in which they are printed."""
-_OPTIONS: Final = frozenset(field.name for field in dataclasses.fields(Options))
+_OPTIONS: Final = frozenset(field.name for field in dataclasses.fields(SimulateOptions))
 
 
 def settings_of(
-    written: BatchedAPI, api: BatchedAPI, service: Service, options: Options
+    written: BatchedAPI, api: BatchedAPI, service: NoisyService, options: SimulateOptions
 ) -> tuple[SettingLine, ...]:
     """One line for each value.
 
@@ -109,8 +109,8 @@ def settings_of(
 def _field(
     written: BatchedAPI,
     api: BatchedAPI,
-    service: Service,
-    options: Options,
+    service: NoisyService,
+    options: SimulateOptions,
     place: tuple[str, str],
 ) -> SettingLine:
     section, field = place
@@ -128,7 +128,9 @@ def _field(
     return SettingLine(name, "none" if value is None else str(value), origin)
 
 
-def _assumed(written: BatchedAPI, service: Service, options: Options) -> list[SettingLine]:
+def _assumed(
+    written: BatchedAPI, service: NoisyService, options: SimulateOptions
+) -> list[SettingLine]:
     least, most = options.startup or STARTUP
     startup = f"{format_duration(least)}..{format_duration(most)}"
     own = sum(method.server_side_batching is not None for method in written.spec.predictor.methods)
@@ -161,7 +163,7 @@ class OptionError(ValueError):
 class Setup:
     """Arguments of one simulation."""
 
-    service: Service
+    service: NoisyService
     policy: ScalingPolicy | None  # None: the number of replicas is fixed
     replicas: int | None  # at the beginning; None: as many as the first load needs
     min_replicas: int
@@ -208,7 +210,7 @@ def parse_startup(text: str) -> tuple[float, float]:
     return span
 
 
-def set_up(api: BatchedAPI, options: Options) -> Setup:
+def set_up(api: BatchedAPI, options: SimulateOptions) -> Setup:
     """Everything that a simulation of `api` needs.
 
     Raises:
@@ -249,7 +251,7 @@ def set_up(api: BatchedAPI, options: Options) -> Setup:
     )
 
 
-def _changed(api: BatchedAPI, options: Options) -> BatchedAPI:
+def _changed(api: BatchedAPI, options: SimulateOptions) -> BatchedAPI:
     changes: dict[str, dict[str, Any]] = {}
     for section, field in _FIELDS:
         value = getattr(options, field, None)
@@ -259,11 +261,11 @@ def _changed(api: BatchedAPI, options: Options) -> BatchedAPI:
     return with_changes(api, changes)
 
 
-def _service(api: BatchedAPI, time: ServiceTime, policy: ScalingPolicy) -> Service:
+def _service(api: BatchedAPI, time: ServiceTime, policy: ScalingPolicy) -> NoisyService:
     """A replica that runs what the manifest says, as the autoscaler takes it to."""
     batching, overload = api.spec.server_side_batching, api.spec.overload
     size = policy.max_batch_size
-    return Service(
+    return NoisyService(
         fixed=time.fixed,
         per_row=time.per_row,
         max_batch_size=size,

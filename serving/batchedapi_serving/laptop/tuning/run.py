@@ -11,7 +11,7 @@ from batchedapi_core.batching import Strategy
 from batchedapi_core.manifest import format_duration
 from batchedapi_core.service_model import ServiceTime
 from batchedapi_core.simulation import tuning
-from batchedapi_serving.laptop.simulating.settings import Options, set_up
+from batchedapi_serving.laptop.simulating.settings import SimulateOptions, set_up
 from batchedapi_serving.laptop.tuning.measuring import (
     Climb,
     Ladder,
@@ -348,7 +348,7 @@ class Tuner:
         """The search's task, with all that is known by now."""
         known, target = self.known, self._wanted.target
         outside = min(one.outside for one in known.measured)
-        setup = set_up(self._subject.api, Options(service=ServiceTime(1e-3, 0.0)))
+        setup = set_up(self._subject.api, SimulateOptions(service=ServiceTime(1e-3, 0.0)))
         service = replace(
             setup.service, latency_target=max(0.05 * target, target - outside),
             preferred_sizes=(), queue_limit=None,

@@ -17,7 +17,7 @@ from batchedapi_core.scaling.recommendation import (
     tells_a_row_s_price,
 )
 from batchedapi_core.service_model import BatchSums, ServiceTime
-from batchedapi_core.simulation import Service, max_rate
+from batchedapi_core.simulation import NoisyService, max_rate
 
 POLICY: Final = ScalingPolicy(
     min_replicas=1, max_replicas=50, max_batch_size=16, batch_interval=0.05, latency_target=0.1
@@ -60,7 +60,7 @@ def test_it_serves_as_much_as_was_said_and_as_the_best_of_all_sizes(
     now = replace(POLICY, max_batch_size=1, batch_interval=interval, latency_target=target)
 
     def truth(batching: Batching) -> float:
-        return max_rate(Service(*astuple(service), *batching, latency_target=target))
+        return max_rate(NoisyService(*astuple(service), *batching, latency_target=target))
 
     found = recommend(now, model).batching
 

@@ -7,28 +7,28 @@ import pytest
 from batchedapi_core.batching import SizeUnit, Strategy
 from batchedapi_core.service_model import ServiceTime, lane_capacity
 from batchedapi_core.simulation import (
+    NoisyService,
     PoissonTrace,
     RecordedTrace,
-    Service,
     StepTrace,
     clairvoyant,
     max_rate,
     simulate,
 )
 
-EMB = Service(0.025, 0.005, 32, 0.020, 0.500)
+EMB = NoisyService(0.025, 0.005, 32, 0.020, 0.500)
 
 
 @pytest.mark.parametrize(
     ("service", "expected"),
     [
-        (Service(0.008, 0.00015, 32, 0.005, 0.100), 2483.0),
+        (NoisyService(0.008, 0.00015, 32, 0.005, 0.100), 2483.0),
         (EMB, 164.0),
-        (Service(0.001, 0.004, 8, 0.005, 0.250), 236.0),
+        (NoisyService(0.001, 0.004, 8, 0.005, 0.250), 236.0),
     ],
 )
 def test_the_rate_of_one_replica_is_that_of_the_reference(
-    service: Service, expected: float
+    service: NoisyService, expected: float
 ) -> None:
     """The three services of docs/decisions/0003, found by another simulator."""
     assert expected == pytest.approx(max_rate(service), rel=0.02)
@@ -37,15 +37,15 @@ def test_the_rate_of_one_replica_is_that_of_the_reference(
 @pytest.mark.parametrize(
     "service",
     [
-        Service(0.008, 0.00015, 32, 0.005, 0.100),
-        Service(0.001, 0.004, 8, 0.005, 0.250),
-        Service(0.100, 0.0, 1, 0.0, 0.500),
-        Service(0.500, 0.0, 4, 0.100, 2.0),
-        Service(0.040, 0.001, 16, 0.010, 0.300),
-        Service(0.200, 0.010, 2, 0.020, 1.0),
+        NoisyService(0.008, 0.00015, 32, 0.005, 0.100),
+        NoisyService(0.001, 0.004, 8, 0.005, 0.250),
+        NoisyService(0.100, 0.0, 1, 0.0, 0.500),
+        NoisyService(0.500, 0.0, 4, 0.100, 2.0),
+        NoisyService(0.040, 0.001, 16, 0.010, 0.300),
+        NoisyService(0.200, 0.010, 2, 0.020, 1.0),
     ],
 )
-def test_the_formula_of_capacity_is_near_what_a_replica_holds(service: Service) -> None:
+def test_the_formula_of_capacity_is_near_what_a_replica_holds(service: NoisyService) -> None:
     """Also where few rows fill a batch, and another costs its share of a further batch."""
     planned = lane_capacity(
         ServiceTime(service.fixed, service.per_row),

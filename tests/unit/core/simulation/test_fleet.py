@@ -8,17 +8,17 @@ import pytest
 
 from batchedapi_core.batching import Strategy
 from batchedapi_core.simulation import (
+    NoisyService,
     Outcome,
     PinnedConnections,
     PoissonTrace,
     RecordedTrace,
-    Service,
     SimulatedFleet,
     StepTrace,
     simulate,
 )
 
-EMB = Service(0.025, 0.005, 32, 0.020, 0.500)
+EMB = NoisyService(0.025, 0.005, 32, 0.020, 0.500)
 STEP = StepTrace((0.0, 60.0, 180.0), (100.0, 600.0, 100.0), 300.0)
 
 
@@ -112,7 +112,7 @@ def test_of_too_many_those_not_ready_go_first_then_the_youngest() -> None:
 
 def test_a_replica_that_is_removed_still_answers_what_it_holds() -> None:
     """And is paid for until then."""
-    service = Service(10.0, 0.0, 1, 0.0, latency_target=60.0, noise=0.0)
+    service = NoisyService(10.0, 0.0, 1, 0.0, latency_target=60.0, noise=0.0)
     trace = RecordedTrace([0.5, 0.6, 0.7, 0.8, 59.0], [1] * 5)
 
     kept = simulate(service, trace, None, replicas=2)

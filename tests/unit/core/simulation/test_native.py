@@ -1,9 +1,9 @@
 """Our own autoscaler in the fleet: it is asked as the operator asks it."""
 
 from batchedapi_core.scaling.policy import ScalingPolicy
-from batchedapi_core.simulation import CapacityController, Service, StepTrace, simulate
+from batchedapi_core.simulation import CapacityController, NoisyService, StepTrace, simulate
 
-EMB = Service(0.025, 0.005, 32, 0.020, 0.500)
+EMB = NoisyService(0.025, 0.005, 32, 0.020, 0.500)
 POLICY = ScalingPolicy(
     min_replicas=1, max_replicas=20, max_batch_size=32, batch_interval=0.020, latency_target=0.5
 )

@@ -10,12 +10,14 @@ import pytest
 from batchedapi_core.batching import SizeUnit, Strategy
 from batchedapi_core.simulation import RecordedTrace, simulate
 from batchedapi_core.simulation.fleet import Integers
-from batchedapi_core.simulation.replica import RESTART, Durations, Service, SimulatedReplica
+from batchedapi_core.simulation.replica import RESTART, Durations, NoisyService, SimulatedReplica
 
-IMMEDIATE = Service(0.010, 0.001, 8, 0.005, strategy=Strategy.IMMEDIATE, noise=0.0)
+IMMEDIATE = NoisyService(0.010, 0.001, 8, 0.005, strategy=Strategy.IMMEDIATE, noise=0.0)
 
 
-def run(service: Service, times: list[float], rows: list[int] | None = None) -> SimulatedReplica:
+def run(
+    service: NoisyService, times: list[float], rows: list[int] | None = None
+) -> SimulatedReplica:
     """To the end of everything."""
     replica = SimulatedReplica(service, Durations(service, (0,), cold=0), 0.0)
     replica.serve(times, rows, inf)
@@ -157,7 +159,7 @@ def test_a_window_ends_at_the_next_arrival_that_makes_it_worth_it() -> None:
 
 def test_a_replica_that_drains_waits_for_nobody() -> None:
     """It was removed: nobody comes any more, and the batch would never be full."""
-    service = Service(0.01, 0.0, 8, 60.0, noise=0.0)
+    service = NoisyService(0.01, 0.0, 8, 60.0, noise=0.0)
     replica = SimulatedReplica(service, Durations(service, (0,), cold=0), 0.0)
     replica.serve([0.5, 0.6], None, 1.0)
     assert not replica.drained
@@ -171,7 +173,7 @@ def test_a_replica_that_drains_waits_for_nobody() -> None:
 
 def test_a_replica_with_a_batch_still_running_is_not_drained() -> None:
     """Its answers are still owed, and it is still paid for."""
-    service = Service(5.0, 0.0, 1, 0.0, noise=0.0)
+    service = NoisyService(5.0, 0.0, 1, 0.0, noise=0.0)
     replica = SimulatedReplica(service, Durations(service, (0,), cold=0), 0.0)
     replica.serve([0.5], None, 1.0)
     replica.drain(1.0)
@@ -186,7 +188,7 @@ def test_a_replica_with_a_batch_still_running_is_not_drained() -> None:
 
 def test_the_first_batches_of_a_new_replica_are_slow() -> None:
     """As measured of caches and allocators; the autoscaler must not take them for the model."""
-    service = Service(0.01, 0.001, 4, 0.0, noise=0.0)
+    service = NoisyService(0.01, 0.001, 4, 0.0, noise=0.0)
 
     durations = Durations(service, (0,), cold=2)
 
@@ -201,7 +203,7 @@ def test_a_pace_is_told_whose_batch_it_is_when_it_starts_and_how_full_it_is() ->
         told.append((replica, start, size))
         return 2.0
 
-    service = Service(0.01, 0.0, 4, 0.25, noise=0.0, pace=pace)
+    service = NoisyService(0.01, 0.0, 4, 0.25, noise=0.0, pace=pace)
     trace = RecordedTrace([1.0, 1.0, 2.5], [1, 1, 1])
 
     outcome = simulate(service, trace, None, replicas=2, balancer=to_the_last)
@@ -217,7 +219,7 @@ def to_the_last(ready: Sequence[int], requests: int, rng: np.random.Generator) -
 
 def test_noise_is_of_mean_one_and_the_same_for_the_same_seed() -> None:
     """It must change the tail, not the capacity."""
-    service = Service(0.01, 0.0, 4, 0.0, noise=0.2)
+    service = NoisyService(0.01, 0.0, 4, 0.0, noise=0.2)
     first, second, other = (Durations(service, seed, cold=0) for seed in ((1,), (1,), (2,)))
 
     drawn = [first.next(1, 1, 0.0) for _ in range(4000)]

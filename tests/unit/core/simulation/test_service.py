@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from batchedapi_core.simulation import Service
+from batchedapi_core.simulation import NoisyService
 
 GOOD: dict[str, Any] = {
     "fixed": 0.025,
@@ -33,12 +33,12 @@ GOOD: dict[str, Any] = {
 def test_a_service_that_cannot_be_is_refused(changes: dict[str, Any], message: str) -> None:
     """Otherwise the simulation would never end, or divide by zero."""
     with pytest.raises(ValueError, match=message):
-        Service(**{**GOOD, **changes})
+        NoisyService(**{**GOOD, **changes})
 
 
 def test_capacity_is_of_full_batches_on_every_lane() -> None:
     """32 rows in 185 ms."""
-    assert pytest.approx(2 * 32 / 0.185) == Service(**GOOD, lanes=2).capacity
+    assert pytest.approx(2 * 32 / 0.185) == NoisyService(**GOOD, lanes=2).capacity
 
 
 @pytest.mark.parametrize(
@@ -53,4 +53,4 @@ def test_capacity_is_of_full_batches_on_every_lane() -> None:
 )
 def test_a_queue_is_bounded_by_the_work_in_it(changes: dict[str, Any], rows: float) -> None:
     """Unless requests in the replica are counted, as the serving image does."""
-    assert rows == Service(**{**GOOD, **changes}).most_queued
+    assert rows == NoisyService(**{**GOOD, **changes}).most_queued

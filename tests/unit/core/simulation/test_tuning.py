@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from batchedapi_core.simulation import Service
+from batchedapi_core.simulation import NoisyService
 from batchedapi_core.simulation.tuning import (
     Candidate,
     Curve,
@@ -26,7 +26,7 @@ from batchedapi_core.simulation.tuning import (
 
 SLOW: Final = Curve((1, 2, 4, 8, 16), (0.06, 0.064, 0.072, 0.088, 0.12))
 """50 ms a batch and 4 to 5 ms a row: few requests to simulate."""
-BASE: Final = Service(0.05, 0.005, 4, 0.01, latency_target=0.3)
+BASE: Final = NoisyService(0.05, 0.005, 4, 0.01, latency_target=0.3)
 OWN: Final = Candidate(4, 0.01)
 
 

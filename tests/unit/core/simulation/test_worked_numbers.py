@@ -5,17 +5,17 @@ from typing import Any
 import pytest
 
 from batchedapi_core.batching import Strategy
-from batchedapi_core.simulation import Outcome, RecordedTrace, Service, simulate
+from batchedapi_core.simulation import NoisyService, Outcome, RecordedTrace, simulate
 
 
-def all_at_once(service: Service, requests: int) -> Outcome:
+def all_at_once(service: NoisyService, requests: int) -> Outcome:
     """One replica, and everybody asks at time 0."""
     return simulate(service, RecordedTrace([0.0] * requests, [1] * requests), None, replicas=1)
 
 
-def service(largest: int, fixed: float, **changes: Any) -> Service:
+def service(largest: int, fixed: float, **changes: Any) -> NoisyService:
     """10 ms a row, without noise."""
-    return Service(fixed, 0.010, largest, 1.0, noise=0.0, **changes)
+    return NoisyService(fixed, 0.010, largest, 1.0, noise=0.0, **changes)
 
 
 def test_a_batch_of_128_has_five_times_the_throughput_and_takes_1280_ms() -> None:

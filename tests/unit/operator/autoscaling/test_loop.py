@@ -21,7 +21,7 @@ from tests.unit.operator.worlds import (
     replica_set_body,
 )
 
-from batchedapi_operator.admin import Metrics
+from batchedapi_operator.admin import OperatorMetrics
 from batchedapi_operator.autoscaling.loop import Autoscaler
 from batchedapi_operator.autoscaling.metrics_page import parse_page
 from batchedapi_operator.autoscaling.scrape import Outcome
@@ -49,7 +49,7 @@ class Situation:
         self.max_batch_size = 16
         self.meanwhile: Callable[[], None] = lambda: None
         """What happens while pods are asked."""
-        self.metrics = Metrics()
+        self.metrics = OperatorMetrics()
         if spec_replicas is not None:
             spec["replicas"] = spec_replicas
         self.cluster.put(BATCHED_APIS, api_body(**spec))
@@ -489,7 +489,12 @@ async def test_looks_of_a_round_begin_evenly_each_every_two_seconds() -> None:
         store.put_api({**body, "metadata": {**body["metadata"], "name": name}})
     situation = Situation()
     autoscaler = Autoscaler(
-        situation.cluster, store, situation, Metrics(), Outbox(monotonic=clock), monotonic=clock
+        situation.cluster,
+        store,
+        situation,
+        OperatorMetrics(),
+        Outbox(monotonic=clock),
+        monotonic=clock,
     )
 
     running = asyncio.create_task(autoscaler.run())
@@ -508,7 +513,7 @@ async def test_a_process_without_apis_looks_again_two_seconds_later() -> None:
     situation = Situation()
     outbox = Outbox(monotonic=clock)
     autoscaler = Autoscaler(
-        situation.cluster, Store(), situation, Metrics(), outbox,
+        situation.cluster, Store(), situation, OperatorMetrics(), outbox,
         beat=lambda: beats.append(clock()), monotonic=clock,
     )  # fmt: skip
 

@@ -12,8 +12,8 @@ import pytest
 from batchedapi_operator.cluster import JsonObject
 from batchedapi_operator.plugin.pages import MethodFigures, Window
 from batchedapi_operator.plugin.screen import (
-    Replica,
-    Seen,
+    ReplicaRow,
+    ScreenData,
     Terminal,
     as_json,
     conditions_by_urgency,
@@ -97,7 +97,7 @@ API: Final[JsonObject] = {
 }
 REPLICAS: Final = tuple(
     map(
-        Replica.of,
+        ReplicaRow.of,
         (
             pod("sleepy-a", "3f2a1b9c", running={}),
             pod("sleepy-b", "0c5d9e77", restarts=2, running={}),
@@ -125,7 +125,7 @@ FIGURES: Final = MethodFigures(
     p50=0.0214,
     p99=math.inf,
 )
-SEEN: Final = Seen(
+SEEN: Final = ScreenData(
     api=API,
     deployment=DEPLOYMENT,
     replicas=REPLICAS,
@@ -211,7 +211,7 @@ def test_an_api_that_was_just_created_says_so() -> None:
     """Nothing is a number yet, and an operator that does not run is the first thing to look at."""
     api = {"metadata": {"namespace": "demo", "name": "new", "generation": 1}}
 
-    shown = screen(Seen(api, None, (), Window((), 0.0, since_start=True), 0), PLAIN)
+    shown = screen(ScreenData(api, None, (), Window((), 0.0, since_start=True), 0), PLAIN)
 
     expected = """\
 demo/new: no status yet
@@ -272,7 +272,8 @@ def test_a_terminal_has_colours_and_obeys_no_message() -> None:
 def test_many_pods_are_not_a_line_each() -> None:
     """One screen; a hundred replicas that wait for nodes would push it away."""
     many = tuple(
-        Replica.of(pod(f"p{n}", "3f2a1b9c", waiting={"reason": "ErrImagePull"})) for n in range(10)
+        ReplicaRow.of(pod(f"p{n}", "3f2a1b9c", waiting={"reason": "ErrImagePull"}))
+        for n in range(10)
     )
 
     shown = screen(replace(SEEN, replicas=many), PLAIN)
@@ -326,7 +327,7 @@ def test_many_pods_are_not_a_line_each() -> None:
 )
 def test_a_pod_is_told_in_a_word(body: JsonObject, state: str) -> None:
     """By what it waits for."""
-    assert state == Replica.of(body).state
+    assert state == ReplicaRow.of(body).state
 
 
 @pytest.mark.parametrize(
@@ -376,7 +377,7 @@ def test_an_api_with_one_queue_shows_who_answers_and_what_waits() -> None:
         "web": {"desiredReplicas": 2, "readyReplicas": 2, "replicas": 2},
         "queue": {"rows": 31, "oldestSeconds": "0.4", "webReason": "2 web pods: little CPU"},
     }
-    web = tuple(Replica.of(pod(f"sleepy-web-{n}", "3f2a1b9c", running={})) for n in range(2))
+    web = tuple(ReplicaRow.of(pod(f"sleepy-web-{n}", "3f2a1b9c", running={})) for n in range(2))
     seen = replace(SEEN, api={**API, "status": status}, web=web)
 
     shown, told = screen(seen, PLAIN), as_json(seen)

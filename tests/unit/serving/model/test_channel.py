@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from batchedapi_serving.model.worker import ConnectionLostError, _Connection
+from batchedapi_serving.model.worker import ConnectionLostError, _WorkerConnection
 
 
 class NoRunner:
@@ -41,7 +41,7 @@ class Wire:
 
 async def test_a_submit_after_the_connection_was_lost_is_told_so() -> None:
     """A call that is cancelled with its connection may still submit, and would wait for ever."""
-    connection = _Connection(NoRunner(), {})
+    connection = _WorkerConnection(NoRunner(), {})
     connection.connection_made(Wire())
     connection.connection_lost(None)
 
@@ -52,7 +52,7 @@ async def test_a_submit_after_the_connection_was_lost_is_told_so() -> None:
 
 async def test_a_submit_while_the_connection_closes_ends_with_it() -> None:
     """It was begun before the end was known."""
-    connection, wire = _Connection(NoRunner(), {}), Wire()
+    connection, wire = _WorkerConnection(NoRunner(), {}), Wire()
     connection.connection_made(wire)
     wire.closing = True
     submit = asyncio.create_task(connection.submit({"method": "embed"}, []))

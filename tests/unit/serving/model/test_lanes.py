@@ -3,12 +3,12 @@
 import asyncio
 import threading
 
-from batchedapi_serving.model.worker import ChannelLoop, Lanes
+from batchedapi_serving.model.worker import ChannelLoop, LaneThreads
 
 
 def test_what_an_event_loop_wants_runs_in_the_thread_that_waits_for_it() -> None:
     """Which has one lane: the main thread, where the predictor was made and batches will run."""
-    lanes, channel = Lanes(1), ChannelLoop()
+    lanes, channel = LaneThreads(1), ChannelLoop()
 
     async def asks() -> list[int]:
         given_up = asyncio.ensure_future(lanes.want(threading.get_ident))
@@ -28,7 +28,7 @@ def test_what_an_event_loop_wants_runs_in_the_thread_that_waits_for_it() -> None
 
 def test_several_lanes_are_threads_of_their_own_and_stay_the_same() -> None:
     """So that what a thread has after its warm-up, it has for its batches."""
-    lanes, seen = Lanes(3), list[int]()
+    lanes, seen = LaneThreads(3), list[int]()
 
     def note() -> int:
         seen.append(threading.get_ident())

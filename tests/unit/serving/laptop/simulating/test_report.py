@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from batchedapi_core.scaling.policy import ScalingPolicy
-from batchedapi_core.simulation import RecordedTrace, Service, StepTrace
+from batchedapi_core.simulation import NoisyService, RecordedTrace, StepTrace
 from batchedapi_serving.cli.simulate_request import text_of
 from batchedapi_serving.laptop.simulating.report import (
     BLOCKS,
@@ -18,7 +18,7 @@ from batchedapi_serving.laptop.simulating.report import (
 from batchedapi_serving.laptop.simulating.run import Simulated, run
 from batchedapi_serving.laptop.simulating.settings import SettingLine, Setup
 
-SERVICE = Service(0.025, 0.005, 32, 0.020, 0.500)
+SERVICE = NoisyService(0.025, 0.005, 32, 0.020, 0.500)
 SETUP = Setup(
     service=SERVICE,
     policy=ScalingPolicy(1, 9, 32, 0.020, 0.500),

@@ -17,7 +17,12 @@ from batchedapi_serving.laptop.simulating.run import (
     run,
     shown,
 )
-from batchedapi_serving.laptop.simulating.settings import OptionError, Options, Setup, set_up
+from batchedapi_serving.laptop.simulating.settings import (
+    OptionError,
+    Setup,
+    SimulateOptions,
+    set_up,
+)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +78,7 @@ def test_a_failure_says_what_it_is_instead() -> None:
     ]
 
 
-def setup_of(options: Options, **batching: Any) -> Setup:
+def setup_of(options: SimulateOptions, **batching: Any) -> Setup:
     """Four replicas of 50 ms + 5 ms a row, 16 rows a batch, 500 ms."""
     manifest = {
         "apiVersion": API_VERSION,
@@ -93,7 +98,7 @@ def setup_of(options: Options, **batching: Any) -> Setup:
 def test_one_queue_is_compared_with_connections_that_stay_where_they_are() -> None:
     """Near the capacity some replicas refuse what others would have had room for."""
     trace = StepTrace((0.0,), (410.0,), 10.0)
-    simulated = run(setup_of(Options(connections=16)), trace)
+    simulated = run(setup_of(SimulateOptions(connections=16)), trace)
     ways = simulated.ways
     assert ways is not None
     anywhere, pinned, one = (way.outcome for way in ways.ways)
@@ -110,10 +115,10 @@ def test_a_manifest_with_a_queue_is_compared_without_being_asked() -> None:
     """It is what its user wants to know; others see nothing of it."""
     trace = StepTrace((0.0,), (0.0,), 2.0)
 
-    with_queue = run(setup_of(Options(), queue={"redis": {}}), trace)
+    with_queue = run(setup_of(SimulateOptions(), queue={"redis": {}}), trace)
     assert with_queue.ways is not None
     assert [None] * 3 == [way["p99"] for way in with_queue.ways.as_object()["ways"]]
-    without = run(setup_of(Options()), trace)
+    without = run(setup_of(SimulateOptions()), trace)
     assert without.ways is None
     assert "one queue" not in render(without)
 
@@ -131,6 +136,6 @@ def test_an_api_that_goes_to_zero_is_not_simulated_there() -> None:
         },
     }
     with pytest.raises(OptionError, match="--min-replicas 1"):
-        set_up(parse_api(manifest), Options(ServiceTime(0.01, 0.001)))
-    setup = set_up(parse_api(manifest), Options(ServiceTime(0.01, 0.001), min_replicas=1))
+        set_up(parse_api(manifest), SimulateOptions(ServiceTime(0.01, 0.001)))
+    setup = set_up(parse_api(manifest), SimulateOptions(ServiceTime(0.01, 0.001), min_replicas=1))
     assert 64 == setup.connections

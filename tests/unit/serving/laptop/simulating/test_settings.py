@@ -12,8 +12,8 @@ from batchedapi_core.service_model import ServiceTime
 from batchedapi_core.simulation import STARTUP
 from batchedapi_serving.laptop.simulating.settings import (
     OptionError,
-    Options,
     Setup,
+    SimulateOptions,
     parse_service,
     parse_startup,
     set_up,
@@ -63,7 +63,7 @@ def test_a_manifest_is_simulated_as_it_is_served() -> None:
         },
     )
 
-    setup = set_up(written, Options(TIME))
+    setup = set_up(written, SimulateOptions(TIME))
 
     service, policy = setup.service, setup.policy
     assert (16, 0.007, 0.070, 0.080) == (
@@ -101,7 +101,7 @@ def test_a_manifest_is_simulated_as_it_is_served() -> None:
 def test_an_option_beats_the_manifest_and_says_so() -> None:
     """As with the flags of `serve`."""
     written = api(serverSideBatching={"maxBatchSize": 16, "batchInterval": "7ms"})
-    options = Options(
+    options = SimulateOptions(
         TIME,
         max_batch_size=4,
         batch_interval=0.001,
@@ -139,7 +139,7 @@ def test_an_option_beats_the_manifest_and_says_so() -> None:
 
 def test_what_nobody_says_is_the_default_of_the_product() -> None:
     """And is printed as such."""
-    setup = set_up(api(), Options(TIME))
+    setup = set_up(api(), SimulateOptions(TIME))
 
     service = setup.service
     assert (32, 0.010, None, Strategy.WINDOW, 1, 1024, 30.0) == (
@@ -161,14 +161,14 @@ def test_with_cpu_count_the_request_says_how_many_lanes() -> None:
     """As the replica would, in a pod with that request."""
     written = api(predictor={"processesPerReplica": "cpu_count"}, compute={"cpu": "2500m"})
 
-    assert 2 == set_up(written, Options(TIME)).service.lanes
+    assert 2 == set_up(written, SimulateOptions(TIME)).service.lanes
 
 
 def test_methods_with_batching_of_their_own_are_mentioned() -> None:
     """One queue is simulated; whoever has two must know."""
     methods = [{"name": "a", "serverSideBatching": {"maxBatchSize": 2}}, {"name": "b"}]
 
-    setup = set_up(api(predictor={"methods": methods}), Options(TIME))
+    setup = set_up(api(predictor={"methods": methods}), SimulateOptions(TIME))
 
     assert "1 with batching of their own run with the common one" == origins(setup)["methods"][0]
 
@@ -177,7 +177,7 @@ def test_pause_and_behavior_reach_the_policy() -> None:
     """Whoever tries out a behavior sees what it does."""
     behavior = {"scaleDown": {"stabilizationWindowSeconds": 7}}
 
-    setup = set_up(api(paused=True, autoscaling={"behavior": behavior}), Options(TIME))
+    setup = set_up(api(paused=True, autoscaling={"behavior": behavior}), SimulateOptions(TIME))
 
     assert setup.policy is not None
     assert setup.policy.paused
@@ -190,7 +190,10 @@ def test_without_our_autoscaler_the_replicas_are_those_written(mode: str) -> Non
     """`spec.replicas`, from beginning to end, unless another number is tried out."""
     written = api(autoscaling={"mode": mode}, replicas=4)
 
-    setup, tried = set_up(written, Options(TIME)), set_up(written, Options(TIME, replicas=9))
+    setup, tried = (
+        set_up(written, SimulateOptions(TIME)),
+        set_up(written, SimulateOptions(TIME, replicas=9)),
+    )
 
     assert setup.policy is tried.policy is None
     assert (4, 9) == (setup.replicas, tried.replicas)
@@ -205,7 +208,7 @@ def test_a_policy_by_concurrency_is_told_its_target() -> None:
                 predictor={"processesPerReplica": 2},
                 autoscaling={"policy": "Concurrency", **more},
             ),
-            Options(TIME),
+            SimulateOptions(TIME),
         ).policy
         for more in ({}, {"targetReplicaConcurrency": "1500m"})
     )
@@ -218,13 +221,13 @@ def test_a_policy_by_concurrency_is_told_its_target() -> None:
 def test_without_a_service_time_the_remedy_is_named() -> None:
     """No manifest says how fast a model is."""
     with pytest.raises(OptionError, match=r"--service: .*`batchedapi check -f FILE` measures it"):
-        set_up(api(), Options())
+        set_up(api(), SimulateOptions())
 
 
 def test_an_option_is_checked_by_the_rules_of_the_manifest() -> None:
     """One set of bounds."""
     with pytest.raises(ManifestError, match="minReplicas must be <= "):
-        set_up(api(autoscaling={"maxReplicas": 3}), Options(TIME, min_replicas=5))
+        set_up(api(autoscaling={"maxReplicas": 3}), SimulateOptions(TIME, min_replicas=5))
 
 
 @pytest.mark.parametrize("text", ["a=8ms,b=0.15ms", "b=150us, a=8ms"])
