@@ -313,79 +313,75 @@ class PodView:
         metadata, status = body["metadata"], body.get("status") or {}
         labels = metadata.get("labels") or {}
         deleted, over = "deletionTimestamp" in metadata, status.get("phase") in _ENDED
-        return cls(
+        container, conditions = _serving(status), _conditions(status)
+        state = container.get("state") or {}
+        waiting = state.get("waiting") or {}
+        ended = state.get("terminated") or (container.get("lastState") or {}).get("terminated")
+        pod = cls(
             name=metadata["name"],
             uid=metadata["uid"],
             ip=status.get("podIP", ""),
             owner_uid=controller_uid(metadata),
             revision=labels.get(contract.LABEL_REVISION, ""),
+            ready=False,
             gone=deleted or over,
+            unschedulable="",
+            waiting_reason=waiting.get("reason", ""),
+            waiting_message=waiting.get("message", ""),
+            exit_reason=(ended or {}).get("reason", ""),
+            exit_message=(ended or {}).get("message", ""),
+            exit_code=(ended or {}).get("exitCode", 0),
             created=_moment(metadata.get("creationTimestamp")),
             ending=deleted and not over,
             role=labels.get(contract.LABEL_ROLE, ""),
             due=_moment(metadata.get("deletionTimestamp")),
             taken=bool(status.get("startTime") or status.get("containerStatuses")),
-            **_readiness(body, _conditions(status)),
-            **_placing(body, _conditions(status)),
-            **_container(status),
+            over="terminated" in state or waiting.get("reason") == BACK_OFF,
         )
+        return _placed(_judged(pod, body, conditions), body, conditions)
 
 
-def _readiness(body: JsonObject, conditions: Mapping[str, ConditionView]) -> JsonObject:
-    """Members of PodView: whether the pod is ready, or was, and what has ended it."""
-    metadata, status = body["metadata"], body.get("status") or {}
+def _judged(pod: PodView, body: JsonObject, conditions: Mapping[str, ConditionView]) -> PodView:
+    """The same pod: whether it is ready, or was, and what has ended it."""
+    status = body.get("status") or {}
     ready = conditions.get("Ready", ConditionView("False", "", ""))
-    containers = status.get("containerStatuses") or ()
-    found: JsonObject = {
-        "ready": ready.status == "True",
-        "startup": _startup(body, ready, containers),
-        "was_ready": _was_ready(status, ready, _serving(status)),
-    }
-    if ready.status != "True":
-        found |= {"before": before_ours(body), "beside": beside_ours(body, ready.reason)}
-    if status.get("phase") == "Failed" and "deletionTimestamp" not in metadata:
-        # in the words of who ended it
-        told = ": ".join(filter(None, (status.get("reason"), status.get("message"))))
-        found["failure"] = told or "it failed, and nobody says why"
+    pod = replace(
+        pod,
+        ready=ready.status == "True",
+        startup=_startup(body, ready, status.get("containerStatuses") or ()),
+        was_ready=_was_ready(status, ready, _serving(status)),
+    )
+    if not pod.ready:
+        pod = replace(pod, before=before_ours(body), beside=beside_ours(body, ready.reason))
+    if status.get("phase") != "Failed" or "deletionTimestamp" in body["metadata"]:
+        return pod
+    # in the words of who ended it
+    told = ": ".join(filter(None, (status.get("reason"), status.get("message"))))
+    return replace(
+        pod,
+        failure=told or "it failed, and nobody says why",
         # one that its node refused has no conditions
-        found["failed_at"] = _moment(ready.since or metadata.get("creationTimestamp"))
-    return found
+        failed_at=_moment(ready.since) if ready.since else pod.created,
+    )
 
 
-def _placing(body: JsonObject, conditions: Mapping[str, ConditionView]) -> JsonObject:
-    """Members of PodView: whether it has a node, and how far that is with its container."""
+def _placed(pod: PodView, body: JsonObject, conditions: Mapping[str, ConditionView]) -> PodView:
+    """The same pod: whether it has a node, and how far that is with its container."""
     status = body.get("status") or {}
     scheduled = conditions.get("PodScheduled", ConditionView("", "", ""))
     homeless = _homeless(body, scheduled)
-    barred = homeless in {"Unschedulable", "SchedulingGated"}
-    found: JsonObject = {
-        "unplaced": homeless,
-        "unschedulable": (scheduled.message or scheduled.reason) if barred else "",
-    }
-    if not homeless and before_ours(body) is None and is_creating(body):
-        found |= {
-            "creating": True,
-            "creating_since": _moment(status.get("startTime") or scheduled.since),
-            "sandbox": conditions.get("PodReadyToStartContainers"),
-            "volumes": _volumes(body.get("spec") or {}),
-        }
-    return found
-
-
-def _container(status: Mapping[str, Any]) -> JsonObject:
-    """Members of PodView: the state of the serving container."""
-    container = _serving(status)
-    state = container.get("state") or {}
-    waiting = state.get("waiting") or {}
-    ended = state.get("terminated") or (container.get("lastState") or {}).get("terminated") or {}
-    return {
-        "waiting_reason": waiting.get("reason", ""),
-        "waiting_message": waiting.get("message", ""),
-        "exit_reason": ended.get("reason", ""),
-        "exit_message": ended.get("message", ""),
-        "exit_code": ended.get("exitCode", 0),
-        "over": "terminated" in state or waiting.get("reason") == BACK_OFF,
-    }
+    if homeless in {"Unschedulable", "SchedulingGated"}:
+        pod = replace(pod, unschedulable=scheduled.message or scheduled.reason)
+    if homeless or before_ours(body) is not None or not is_creating(body):
+        return replace(pod, unplaced=homeless)
+    return replace(
+        pod,
+        unplaced=homeless,
+        creating=True,
+        creating_since=_moment(status.get("startTime") or scheduled.since),
+        sandbox=conditions.get("PodReadyToStartContainers"),
+        volumes=_volumes(body.get("spec") or {}),
+    )
 
 
 def _serving(status: Mapping[str, Any]) -> JsonObject:

@@ -160,11 +160,8 @@ def plan(
         return replace(nothing, notes=(), retry_after=again(since, now))
     image = subject.image
     stage = stage_of(api, revision, without_overdue(observed, moment))
-    return replace(
-        nothing,
-        apply=_children(api, revision, image, observed, policies, stage=stage),
-        **_writes(api, revision, observed, stage),
-    )
+    children = _children(api, revision, image, observed, policies, stage=stage)
+    return _written(replace(nothing, apply=children), api, revision, observed, stage)
 
 
 def _subject(
@@ -185,21 +182,24 @@ def _subject(
     return known
 
 
-def _writes(api: BatchedAPI, revision: Revision, observed: Observed, stage: "Stage") -> JsonObject:
-    """Members of Plan beside `apply`."""
+def _written(
+    plan: Plan, api: BatchedAPI, revision: Revision, observed: Observed, stage: "Stage"
+) -> Plan:
+    """The same plan with its writes beside `apply`."""
     queue, web = api.spec.server_side_batching.queue, observed.web.deployment
     surplus = surplus_revisions(revision, observed)
-    return {
-        "replicas": first_or_copied_count(api, observed),
-        "delete": surplus,
-        "give_back": tuple(
+    return replace(
+        plan,
+        replicas=first_or_copied_count(api, observed),
+        delete=surplus,
+        give_back=tuple(
             Apply(CONFIG_MAPS, headed(api, child.name), child)
             for child in observed.revisions
             if child.name in observed.robbed - {revision.name} and child not in surplus
         ),
-        "web_replicas": None if queue is None else first_web_count(queue.web, observed),
-        "retire": web.child if stage.retire and web is not None else None,
-    }
+        web_replicas=None if queue is None else first_web_count(queue.web, observed),
+        retire=web.child if stage.retire and web is not None else None,
+    )
 
 
 def _since(status: JsonObject, kind: ConditionType) -> str:
