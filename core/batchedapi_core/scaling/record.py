@@ -65,18 +65,8 @@ def replay(recorded: Mapping[str, Any]) -> int:
     return taken_again(recorded)[1].desired
 
 
-def essence(policy: ScalingPolicy, decision: ScalingDecision) -> dict[str, Any]:
-    """The part of a record that all of it follows from; half as long."""
-    terms, names = _told(decision.terms), {field.name for field in fields(Evidence)}
-    return {
-        "version": RECORD_VERSION,
-        "terms": {name: one for name, one in terms.items() if name in names},
-        "policy": _told(policy),
-    }
-
-
 def taken_again(recorded: Mapping[str, Any]) -> tuple[ScalingPolicy, ScalingDecision]:
-    """The inputs of an essence, or of a whole record.
+    """The policy of a record, and its decision taken again.
 
     Raises:
         ValueError: Not a record of these versions.
