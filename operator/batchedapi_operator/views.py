@@ -308,7 +308,7 @@ class PodView:
         return self.ending or not self.gone
 
     @classmethod
-    def of(cls, body: JsonObject) -> Self:
+    def of(cls, body: JsonObject) -> "PodView":
         """From a pod's body."""
         metadata, status = body["metadata"], body.get("status") or {}
         labels = metadata.get("labels") or {}
