@@ -1,4 +1,4 @@
-"""What may be shown of a URL."""
+"""The parts of a URL that may be shown."""
 
 import pytest
 from hypothesis import given

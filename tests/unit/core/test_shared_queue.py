@@ -1,4 +1,4 @@
-"""What web processes and workers decide about rows in one queue; no Redis, no clock."""
+"""Decisions of web processes and workers about rows in one queue; no Redis, no clock."""
 
 from collections.abc import Mapping
 
@@ -57,7 +57,7 @@ def worker(
 def test_a_worker_takes_what_its_lanes_run_next_and_one_batch_ahead(
     situation: WorkerLanes, rows: int
 ) -> None:
-    """What is taken earlier waits here while another worker may be idle."""
+    """Rows taken earlier wait here while another worker may be idle."""
     assert rows == rows_to_take(situation)
 
 

@@ -147,7 +147,7 @@ class History:
             self.running.append((self.now, requests))
 
     def turn(self, request: Request) -> tuple[float, int]:
-        """Whose is less goes first."""
+        """The request's place in the queue order; the smallest goes first."""
         fifo = self.policy.queue_order is QueueOrder.FIFO
         return (0.0 if fifo else request.deadline, request.id)
 

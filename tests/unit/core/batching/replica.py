@@ -75,5 +75,5 @@ class Replica:
 
 
 def ids_of(batch: Batch) -> list[int]:
-    """Of its requests."""
+    """The ids of its requests."""
     return [request.id for request in batch.requests]

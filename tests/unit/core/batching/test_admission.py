@@ -56,7 +56,7 @@ def test_everything_is_taken_while_nothing_is_known() -> None:
 
 
 def test_the_wait_for_a_busy_lane_ends() -> None:
-    """What is refused at the start of a batch is taken near its end."""
+    """A request refused at the start of a batch is accepted near its end."""
     batcher, admission = batcher_of(queued=0, busy=True), Admission(0.020)
 
     assert not admission.accepts(batcher, 1, 0.0)

@@ -226,7 +226,7 @@ def test_an_older_request_of_another_method_is_not_overtaken() -> None:
 
 @pytest.mark.parametrize("why", ["reruns", "trial", "systemic"])
 def test_while_anything_is_taken_apart_nothing_is_sent_ahead(why: str) -> None:
-    """What runs again has its turns, and runs beside nothing that it could take with it."""
+    """A rerun has its turn, and runs beside nothing that it could take with it."""
     replica = busy()
     scheduler = replica.scheduler
     match why:

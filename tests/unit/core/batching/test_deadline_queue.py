@@ -28,7 +28,7 @@ def queue_of(*deadlines: float) -> tuple[DeadlineQueue, list[Request]]:
 
 
 def test_the_most_urgent_goes_first_and_equals_in_order_of_arrival() -> None:
-    """Those without a deadline come last: nothing is lost for them by waiting."""
+    """Requests without a deadline come last: they lose nothing by waiting."""
     queue, (patient, late, soon, equal, other) = queue_of(inf, 60.0, 50.0, 50.0, inf)
 
     assert ([soon, equal, late, patient, other], []) == queue.take(5, 10.0)

@@ -177,7 +177,7 @@ def test_half_batches_merge() -> None:
 
 
 def test_the_window_counts_from_the_free_lane() -> None:
-    """What queued during a batch has otherwise used the interval up and merges with nobody."""
+    """Otherwise a request queued during a batch has used the interval up and merges with nobody."""
     world = half_batch(World(interval=0.005), around_1ms(32))
     free_since = world.now
 

@@ -1,4 +1,4 @@
-"""What a failed batch costs: halves within a budget, then one by one; laws for any culprits."""
+"""The cost of a failed batch: halves within a budget, then one by one; laws for any culprits."""
 
 import math
 
@@ -68,7 +68,7 @@ def test_one_culprit_is_found_by_halves(data: st.DataObject, units: int) -> None
 
 
 def test_when_everything_fails_halves_are_given_up_until_a_run_succeeds() -> None:
-    """Of 64: 14 runs in halves and each alone; from then on each alone at once."""
+    """A batch of 64 takes 14 runs in halves, then each alone; the next one each alone at once."""
     isolation = Isolation()
     first = Failing(set(range(64)), isolation)
     first.run(64)

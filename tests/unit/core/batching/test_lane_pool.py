@@ -1,4 +1,4 @@
-"""Which lane with room gets a batch, and which process hangs."""
+"""The choice of a lane with room for a batch, and the detection of a process that hangs."""
 
 import random
 from collections import Counter

@@ -42,7 +42,7 @@ def test_what_one_method_ends_another_may_start() -> None:
 
 
 def test_a_lane_that_died_is_reported_once_and_its_batch_to_its_own_method() -> None:
-    """Who reports the lane does not matter, whose batch it was does."""
+    """The reporter of the lane does not matter, the owner of the batch does."""
     lanes = Lanes()
     first, second = Batcher(POLICY, lanes), Batcher(POLICY, lanes)
     lanes.added(0.0)

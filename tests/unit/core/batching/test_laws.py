@@ -1,4 +1,4 @@
-"""What holds for any traffic: random histories, checked after every step."""
+"""Laws that hold for any traffic: random histories, checked after every step."""
 
 from math import inf
 

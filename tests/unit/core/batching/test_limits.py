@@ -60,7 +60,7 @@ def test_a_batch_that_is_as_large_as_allowed_is_full() -> None:
 
 
 def test_a_limit_never_grows_again() -> None:
-    """What did not fit once is not tried again at the cost of a failed batch."""
+    """A size that did not fit once is not tried again at the cost of a failed batch."""
     batcher = batcher_of()
     batcher.limit(None, 16)
 

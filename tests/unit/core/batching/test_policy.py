@@ -1,4 +1,4 @@
-"""What a user may choose, and what is refused."""
+"""The settings a user may choose, and those that are refused."""
 
 import math
 

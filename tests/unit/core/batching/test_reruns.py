@@ -1,4 +1,4 @@
-"""What is run again after a failure or a death, of requests and of the rows of one."""
+"""Reruns after a failure or a death, of requests and of the rows of one."""
 
 from math import inf
 
@@ -23,7 +23,7 @@ def after_memory_error(batch: Batch) -> list[Batch]:
 
 
 def requests_in(batches: list[Batch]) -> list[list[Request]]:
-    """Of each."""
+    """The requests of each batch."""
     return [list(batch.requests) for batch in batches]
 
 

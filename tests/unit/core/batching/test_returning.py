@@ -1,4 +1,4 @@
-"""What is learned about clients that come back."""
+"""Facts learned about clients that come back."""
 
 import gc
 

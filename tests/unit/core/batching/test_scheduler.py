@@ -1,4 +1,4 @@
-"""What a replica does next: choice among methods, waits, lateness, reruns, deaths."""
+"""A replica's next step: choice among methods, waits, lateness, reruns, deaths."""
 
 import random
 from collections.abc import Sequence
@@ -284,7 +284,7 @@ def test_where_sizes_are_of_requests_rows_do_not_split() -> None:
 
 
 def test_what_ran_out_of_memory_is_not_tried_again_at_that_size() -> None:
-    """Of that shape; suspected at once, and known when both halves ran."""
+    """The limit is for that shape: suspected at once, and known when both halves ran."""
     replica = Replica(0.0)
     scheduler, memory = replica.scheduler, replica.scheduler.methods["0"].memory
     for _ in range(8):
@@ -394,7 +394,7 @@ def test_after_a_success_failed_batches_are_halved_again() -> None:
 
 
 def test_reruns_take_turns_with_what_is_queued() -> None:
-    """Of each method with work, one batch between two of them; who left is passed over."""
+    """Each method with work has one batch between two reruns; a request that left is skipped."""
     replica = Replica(0.0, 0.0)
     scheduler = replica.scheduler
     leaves, *_ = (replica.arrive(0.0)[0] for _ in range(4))
@@ -690,7 +690,7 @@ class History:
             self.ended(batch, verdict)
 
     def ended(self, batch: Batch, verdict: BatchEnd) -> None:
-        """Those in it are answered, or run again."""
+        """The batch's requests are answered, or run again."""
         assert verdict.answered or self.isolates
         for request in batch.requests if verdict.answered else ():
             rows = self.missing[request.id]

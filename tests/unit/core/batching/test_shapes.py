@@ -127,7 +127,7 @@ def test_draining_is_the_reason_whatever_the_shapes() -> None:
 
 
 def test_sizes_are_of_all_shapes() -> None:
-    """What admission and the gauges count is everybody who waits."""
+    """Admission and the gauges count every waiting request."""
     batcher = batcher_of()
     requests = arrive(batcher, "aab", at=1.0)
     arrive(batcher, "c", at=2.0)
@@ -158,7 +158,7 @@ def test_parts_of_several_shapes_are_queued_with_their_likes() -> None:
 
 
 def test_the_earliest_deadline_decides_under_that_order() -> None:
-    """Whose turn it is follows from the queue order, across shapes too."""
+    """The queue order decides the next request, across shapes too."""
     batcher = batcher_of(order=QueueOrder.DEADLINE)
     arrive(batcher, "aa", deadline=9.0)
     arrive(batcher, "b", deadline=8.0)

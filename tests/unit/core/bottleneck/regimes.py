@@ -51,7 +51,7 @@ REGIMES = (
 
 @dataclass
 class Counts:
-    """What one pod did in one tick."""
+    """One pod's counts in one tick."""
 
     received: float = 0.0
     rejected: float = 0.0

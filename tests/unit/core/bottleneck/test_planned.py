@@ -137,7 +137,7 @@ def test_a_lack_of_compute_ends_halfway_back_to_the_target(
 
 
 def test_the_default_target_is_planned_operation() -> None:
-    """What the autoscaler aims at by itself is not what an operator is to be warned of."""
+    """An operator gets no warning of the level that the autoscaler itself aims at."""
     policy = ScalingPolicy(min_replicas=1, max_replicas=4, max_batch_size=SIZE, batch_interval=0.02)
     target = policy.target_utilization
 

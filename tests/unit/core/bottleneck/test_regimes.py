@@ -15,7 +15,7 @@ FIRST = 2  # ticks until there is a window to judge by
 
 
 def kinds(fleet: Fleet, loads: list[tuple[Regime, float]]) -> list[list[Kind]]:
-    """What is said at each tick of each load, one load after the other."""
+    """The kind of verdict at each tick of each load, one load after the other."""
     verdict: Verdict | None = None
     said: list[list[Kind]] = []
     now = 0.0

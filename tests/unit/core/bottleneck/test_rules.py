@@ -1,4 +1,4 @@
-"""What one window of counters says, and in which words."""
+"""Verdicts on one window of counters, and their wording."""
 
 from dataclasses import replace
 from typing import Any
@@ -124,7 +124,7 @@ def test_where_neither_knob_helps_the_bottleneck_is_elsewhere(
 
 
 def test_without_the_cpu_of_web_processes_the_verdict_is_unknown_and_says_so() -> None:
-    """What is not measured is not blamed."""
+    """A quantity that is not measured is not blamed."""
     found = find(evidence(request_seconds=0.1, queue_wait=0.01), None)
 
     assert Kind.UNKNOWN is found.kind
@@ -185,7 +185,7 @@ def test_few_batches_of_a_slow_model_are_judged() -> None:
 
 
 def test_few_batches_beside_rejections_are_judged() -> None:
-    """That so few run may be what is wrong."""
+    """The small number of batches may itself be the fault."""
     found = find(evidence(batches=5.0, received=100.0, rejected=(("queue_full", 60.0),)), None)
 
     assert Kind.ADMISSION is found.kind
@@ -457,7 +457,7 @@ def test_what_stands_is_found_until_it_is_a_tenth_below_its_limit(
 
 
 def test_sizes_count_what_the_limit_counts() -> None:
-    """Of 16 requests of two rows each, sixteen fill a batch of sixteen requests: 32 rows."""
+    """Sixteen requests of two rows each fill a batch of sixteen requests: 32 rows."""
     seen = full(max_batch_size=32)
     requests = replace(seen, max_batch_size=16, sizes=seen.sizes / 2)
 

@@ -35,7 +35,7 @@ def answered(slow: int, *, fast: int = 1000, mean: float = 0.02, **changes: Any)
 
 
 def told(e: BottleneckEvidence, before: Told | None = None, now: float = 0.0) -> Told:
-    """What is said where there is a target."""
+    """The verdict on a target that is set."""
     found = target_met(e, before, now)
     assert found is not None
     return found
@@ -80,7 +80,7 @@ def test_of_replicas_without_a_histogram_the_mean_decides(mean: float, word: Lev
 
 
 def test_one_late_request_of_few_is_chance_and_two_are_not() -> None:
-    """Of a dozen p99 would be the slowest."""
+    """With a dozen requests p99 would be the slowest one."""
     assert Level.MET is told(answered(1, fast=11)).word
     assert Level.EXECUTION_TIME is told(answered(2, fast=10)).word
 
@@ -94,7 +94,7 @@ def test_slower_than_every_edge_is_slower_than_that() -> None:
 
 
 def test_rows_that_are_refused_for_lateness_miss_the_target_too() -> None:
-    """Those that are let in are in time: without this all would seem well."""
+    """Admitted rows are all in time: without this all would seem well."""
     found = told(answered(0, rejected=(("latency", 480.0), ("draining", 96.0))))
 
     assert Level.SHEDDING is found.word
@@ -124,7 +124,7 @@ def test_a_missed_target_is_met_again_once_that_has_lasted() -> None:
 
 
 def filling(e: BottleneckEvidence, before: Told | None = None, now: float = 0.0) -> Told:
-    """What is said, with the verdict of the same window."""
+    """The verdict on the filling of batches, given the bottleneck of the same window."""
     found = batches_fill(e, diagnose(e, None, now), before, now)
     assert found is not None
     return found
@@ -147,7 +147,7 @@ def test_whether_batches_fill(e: BottleneckEvidence, word: Filling) -> None:
 
 
 def test_nothing_is_said_of_batches_that_were_not_seen() -> None:
-    """What was said stands."""
+    """The earlier statement stands."""
     unseen = evidence(8.0, coverage=0.1)
 
     assert batches_fill(unseen, IDLE, None, 0.0) is None

@@ -165,7 +165,7 @@ def test_printer_columns_show_fields_that_exist() -> None:
 
 
 def test_the_reference_lists_every_leaf_once() -> None:
-    """What docs/reference is generated from."""
+    """These rows are the source of docs/reference."""
     paths = [path for path, _ in field_rows()]
 
     assert len(paths) == len(set(paths))

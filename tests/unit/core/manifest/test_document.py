@@ -299,7 +299,7 @@ def test_what_changes_a_replica_is_in_its_slice(change: dict[str, Any]) -> None:
 
 
 def queue_in_slice(namespace: str = "shop", **queue: Any) -> dict[str, Any]:
-    """Of the slice of an API with that queue, in that namespace."""
+    """The queue in the slice of an API with that queue, in that namespace."""
     written = document({"serverSideBatching": {"queue": {"redis": {}} | queue}})
     written["metadata"]["namespace"] = namespace
     told: dict[str, Any] = serving_slice(parse_api(written))["spec"]["serverSideBatching"]["queue"]

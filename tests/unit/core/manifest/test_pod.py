@@ -22,7 +22,7 @@ def document(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def settings(**written: Any) -> Pod:
-    """Of a manifest."""
+    """The pod settings of a manifest."""
     return parse_api(document(pod(**written))).spec.pod
 
 
@@ -78,7 +78,7 @@ def test_maps_are_joined_with_the_defaults_and_the_rest_replaces_them() -> None:
 
 
 def test_an_api_with_defaults_under_it_is_the_same_in_everything_else() -> None:
-    """What the operator renders is one value."""
+    """The operator renders one value, with the defaults in it."""
     spec = {"predictor": {"path": "m:C", "env": [{"name": "A", "value": "1"}]}}
     written = parse_api(document(spec))
 

@@ -1,4 +1,4 @@
-"""What a user reads about a manifest: the field as kubectl names it, and what to write instead."""
+"""Messages about a manifest: the field as kubectl names it, and the text to write instead."""
 
 from typing import Any
 
@@ -208,7 +208,7 @@ def test_problems_beside_the_spec_and_in_it_are_told_together() -> None:
 
 
 def test_labels_and_annotations_of_all_kinds_are_taken() -> None:
-    """What kubectl and Helm write there is none of our business."""
+    """Metadata that kubectl and Helm write is none of our business."""
     metadata = {
         "name": "a",
         "labels": {"a": None, "b": "", "example.com/c": "d_e.f-g"},
@@ -259,7 +259,7 @@ def test_every_pattern_has_words() -> None:
     ],
 )
 def test_no_message_has_a_regular_expression(spec: dict[str, Any], message: str) -> None:
-    """Of those fields, the ones that are got wrong most often."""
+    """The cases are the fields with a pattern that are most often wrong."""
     (line,) = problems(document(spec))
 
     assert message in line

@@ -334,7 +334,7 @@ def test_what_the_schema_refuses_is_refused_in_python_too(
 
 
 def rules_of(model: type[BaseModel]) -> list[Rule]:
-    """Of a model and of every model inside it."""
+    """The rules of a model and of every model inside it."""
     found = list(getattr(model, "rules", ()))
     for field in model.model_fields.values():
         for inner in (field.annotation, *getattr(field.annotation, "__args__", ())):
@@ -369,7 +369,7 @@ def test_every_rule_is_in_the_schema_of_the_apiserver() -> None:
 
 
 def test_a_rule_for_new_manifests_does_not_bind_one_that_is_stored() -> None:
-    """What was accepted once goes on; every other rule binds it as well."""
+    """A manifest that was accepted once goes on; every other rule binds it as well."""
     preload = predictor(env=[{"name": "LD_PRELOAD"}])
     hot = predictor(model={"uri": "file:///a/../b"})
 

@@ -40,12 +40,12 @@ def api(**spec: Any) -> BatchedAPI:
 
 
 def spec_of(spec: dict[str, Any]) -> BatchedAPISpec:
-    """Of a manifest with that spec."""
+    """The parsed spec of a manifest with that spec."""
     return api(**spec).spec
 
 
 def scaling(**fields: Any) -> Autoscaling:
-    """Of a manifest with those fields."""
+    """The autoscaling of a manifest with those fields."""
     return spec_of({"autoscaling": fields}).autoscaling
 
 
@@ -131,7 +131,7 @@ def test_a_whole_behavior_is_taken_over() -> None:
 
 
 def test_a_manifest_that_says_nothing_is_scaled_by_the_defaults() -> None:
-    """Which ScalingPolicy itself has, but for the batching: nobody has to write one to begin."""
+    """ScalingPolicy itself has them, but for the batching: nobody has to write one to begin."""
     expected = ScalingPolicy(
         min_replicas=1,
         max_replicas=100,

@@ -85,7 +85,7 @@ def test_a_duration_survives_being_written(nanoseconds: int) -> None:
      (2.5e-8, "25ns")],
 )  # fmt: skip
 def test_the_shortest_text_with_one_unit_is_written(seconds: float, text: str) -> None:
-    """What people would have written."""
+    """A person would have written the same text."""
     assert text == format_duration(seconds)
 
 

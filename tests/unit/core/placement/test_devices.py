@@ -1,4 +1,4 @@
-"""Which GPUs each model process sees."""
+"""The GPUs that each model process sees."""
 
 import pytest
 from hypothesis import given, settings

@@ -31,7 +31,7 @@ class Scenario:
     most_rows: int = 1  # of a request; each number from 1 is as likely
 
     def policy(self, target: float = 0.8) -> ScalingPolicy:
-        """What the operator would go by."""
+        """The policy that the operator would go by."""
         return ScalingPolicy(
             min_replicas=1,
             max_replicas=300,
@@ -120,7 +120,7 @@ class Replica:
         return [self.free - arrival for arrival, _ in taken]
 
     def scrape(self, now: float) -> PodSample:
-        """What `/metrics` says."""
+        """The pod's `/metrics` at that time."""
         running = self.running if self.free > now else 0
         return PodSample(
             pod=self.name,
@@ -196,7 +196,7 @@ class Loop:
         return [self.tick(requests_per_second).desired for _ in range(looks)]
 
     def p99(self, requests_per_second: float, seconds: float) -> float:
-        """Of the latencies of those seconds, in seconds."""
+        """The 99th percentile of the latencies in those seconds, in seconds."""
         self.latencies.clear()
         self.run(requests_per_second, seconds)
         return sorted(self.latencies)[int(0.99 * len(self.latencies))]

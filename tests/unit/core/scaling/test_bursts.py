@@ -31,7 +31,7 @@ def after(*looks: tuple[float, float, float | None], recent: float = 0.0) -> tup
 
 
 def test_a_burst_is_demand_that_its_forecast_was_far_too_low_for() -> None:
-    """What was foreseen is served, what is small is chance, what follows at once is the same."""
+    """A foreseen rise is served, a small one is chance, one soon after is the same burst."""
     assert () == after((0.0, 900.0, None), (2.0, 900.0, 0.2), (4.0, 40.0, 9.0))
     assert (Burst(2.0, 20.0, 900.0),) == after((2.0, 800.0, 0.5), (20.0, 900.0, 0.3))
     assert (Burst(2.0, 2.0, 800.0), Burst(40.0, 40.0, 900.0)) == after(
@@ -40,7 +40,7 @@ def test_a_burst_is_demand_that_its_forecast_was_far_too_low_for() -> None:
 
 
 def test_a_burst_lasts_while_demand_is_about_as_high() -> None:
-    """What keeping costs is the time between bursts, in which replicas have nothing to do."""
+    """Keeping replicas costs the time between bursts, in which they have nothing to do."""
     long = [(2.0 * n, 800.0, 0.0) for n in range(1, 46)]
 
     assert (Burst(0.0, 90.0, 800.0),) == after((0.0, 800.0, 0.5), *long)
@@ -49,7 +49,7 @@ def test_a_burst_lasts_while_demand_is_about_as_high() -> None:
 
 
 def test_bursts_are_forgotten() -> None:
-    """Those of this morning are no pattern this evening; and there are never very many."""
+    """This morning's bursts are no pattern this evening; and there are never very many."""
     many = tuple((100.0 * n, 800.0, 0.5) for n in range(8))
 
     assert 8 == len(after(*many))
@@ -73,7 +73,7 @@ def test_a_peak_that_was_reached_once_is_no_pattern() -> None:
 
 
 def kept(*found: Recurrence, need: int = 1, idle: bool = False) -> KeptReplicas | None:
-    """Of 100 rows/s each, that take 30 s to start."""
+    """Replicas kept for these bursts; one serves 100 rows/s and takes 30 s to start."""
     return kept_for(found, need=need, one=100.0, lead=30.0, idle=idle)
 
 
@@ -101,7 +101,7 @@ def test_a_pattern_is_given_up_when_it_is_forgotten_at_the_latest() -> None:
 
 
 def test_an_idle_api_keeps_half_and_for_five_minutes() -> None:
-    """That there will be another burst is a guess, and all that is kept for it does nothing."""
+    """Another burst is only a guess, and replicas kept for it do nothing."""
     since = [Recurrence(1000.0, 200.0, seconds, 900.0) for seconds in (40.0, IDLE_SECONDS)]
 
     assert KeptReplicas(5, since[0], 260.0) == kept(since[0], idle=True)
@@ -138,7 +138,7 @@ def test_dips_of_one_load_are_no_pattern() -> None:
 
 
 def test_bursts_of_an_api_that_falls_idle_are_given_up_and_why_says_when() -> None:
-    """What is said comes true."""
+    """The announced time comes true."""
     world = World(start_up=20.0)
     world.run(20, 120)
     for _ in range(2):

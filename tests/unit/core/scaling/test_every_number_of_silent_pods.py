@@ -34,7 +34,7 @@ def policy_of(kind: PolicyKind) -> ScalingPolicy:
 
 
 def page(pod: int, look: int, rows: float, rate: float) -> PodSample:
-    """Of a pod that serves `rate` rows/s in batches of six."""
+    """The page of a pod that serves `rate` rows/s in batches of six."""
     batches = rows / 6
     return replace(
         Replica(

@@ -132,7 +132,7 @@ def test_a_cluster_that_had_no_node_free_is_not_bet_on_for_an_hour() -> None:
 def test_each_rule_has_its_factor_and_says_so(
     policy: ScalingPolicy, evidence: Evidence, factor: float, rule: str
 ) -> None:
-    """What goes on beats what is written, and that beats what is known of the cluster."""
+    """A current problem outranks a written setting, and that outranks knowledge of the cluster."""
     found = hedge_of(policy, evidence)
     decision = conclude(policy, evidence)
 

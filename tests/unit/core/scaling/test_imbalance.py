@@ -88,7 +88,7 @@ def test_fewer_than_two_to_compare_say_nothing(changes: tuple[PodChange, ...]) -
 
 
 def test_without_a_service_time_no_pod_is_slow() -> None:
-    """What is normal is not known yet."""
+    """The normal service time is not known yet."""
     changes = (change_of("a", 9), change_of("b", 400))
 
     assert () == shares_of(POLICY, (), changes, None, 5.0, ready=2)

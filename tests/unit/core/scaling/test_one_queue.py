@@ -18,7 +18,7 @@ TO_ZERO = replace(POLICY, min_replicas=0, idle_timeout=60.0)
 
 
 def seen(rate: float | None = 0.0, *, idle_for: float = 0.0, **evidence: Any) -> Evidence:
-    """Of an API with one queue."""
+    """The evidence of an API with one queue."""
     plain = {name: evidence.pop(name) for name in ("oldest", "told") if name in evidence}
     return replace(evidence_of(rate, **evidence), idle_for=idle_for, **plain)
 
@@ -105,7 +105,7 @@ def test_rows_that_wait_are_told_where_nothing_is_known_of_batches() -> None:
 
 
 def test_a_record_of_one_queue_replays_and_one_without_says_nothing_of_it() -> None:
-    """What was written before there were queues is read, and is written as it was."""
+    """A record written before there were queues is read, and is written as it was."""
     with_queue = conclude(TO_ZERO, seen(idle_for=60.0, ready=1, current=1, oldest=0.5))
     without = conclude(POLICY, evidence_of(worth(2.0)))
 
@@ -120,7 +120,7 @@ def test_a_record_of_one_queue_replays_and_one_without_says_nothing_of_it() -> N
 
 
 def web_pod(name: str, now: float, rows: float, in_flight: float = 0.0) -> PodSample:
-    """That has been up for an hour before the first look."""
+    """A web pod that has been up for an hour before the first look."""
     return PodSample(
         name, now, 0.0, 3600.0 + now, rows, 0, 0, 0, 0, 0, 0, 0, (), 0.0, 0.0,
         in_flight=in_flight, answered=rows,
@@ -128,7 +128,7 @@ def web_pod(name: str, now: float, rows: float, in_flight: float = 0.0) -> PodSa
 
 
 def worker(name: str, now: float, rows: float) -> PodSample:
-    """That ran them eight at a time, in 11.6 ms."""
+    """A worker that ran the rows eight at a time, in 11.6 ms."""
     batches = rows / 8
     return PodSample(
         name, now, 0.0, 3600.0 + now, 0, 0, batches, rows, batches, batches * 0.0116, rows * 8,

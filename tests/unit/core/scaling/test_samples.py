@@ -196,7 +196,7 @@ def test_a_batch_that_outlasts_a_look_does_not_count_twice() -> None:
 
 
 def level_of(*rates: float) -> float:
-    """Of intervals of two seconds."""
+    """The level over intervals of two seconds."""
     return level(
         [LoadInterval.of(2.0 * n, 2.0, rate, BatchTotals()) for n, rate in enumerate(rates)]
     )
@@ -211,7 +211,7 @@ def test_the_level_follows_a_jump_at_once_and_a_fall_when_all_intervals_show_it(
 
 
 def test_one_request_of_many_rows_is_no_jump() -> None:
-    """What chance does goes by requests: 900 rows are sure in 900 of them, and nothing in one."""
+    """Chance goes by requests: 900 rows are sure in 900 requests, and not at all in one."""
     calm = [LoadInterval.of(2.0 * n, 2.0, 0.0, BatchTotals()) for n in range(4)]
     single, of_nine, whole = (
         level([*calm, LoadInterval.of(8.0, 2.0, 450.0, BatchTotals(), rows_per_request=rows)])

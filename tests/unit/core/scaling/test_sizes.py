@@ -253,7 +253,7 @@ def test_a_limit_of_no_size_is_refused() -> None:
 
 
 def test_a_page_read_while_a_batch_was_counted_makes_no_row_more() -> None:
-    """Of two equal counters one was a batch ahead: eight rows are not nine."""
+    """One of two equal counters was a batch ahead: eight rows are not nine."""
     seen = [sample_of(1000.0, 1008, 1000)]
 
     policy = in_rows(POLICY, ScalingState.empty(), seen, 1000.0)

@@ -1,4 +1,4 @@
-"""What survives an operator restart, and what a status that was tampered with does."""
+"""The state that survives an operator restart, and a status that was tampered with."""
 
 import json
 from dataclasses import replace

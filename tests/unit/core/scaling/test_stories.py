@@ -56,7 +56,7 @@ class Pod:
         self.counters[name] = self.counters.get(name, 0.0) + amount
 
     def scrape(self, now: float) -> PodSample:
-        """What `/metrics` says."""
+        """The pod's `/metrics` at that time."""
         get = self.counters.get
         return PodSample(
             pod=self.name,
@@ -111,7 +111,7 @@ class World:
         return [pod for pod in self.pods[: self.room] if self.now - pod.started >= self.start_up]
 
     def unready(self) -> Unready:
-        """What the cluster says of the others."""
+        """The cluster's account of the pods that are not ready."""
         ready = self.ready()
         ages = (self.now - pod.started for pod in self.pods if pod not in ready)
         stuck = max(0, len(self.pods) - self.room)
@@ -171,7 +171,7 @@ def test_one_to_several_and_back_to_one() -> None:
 
 
 def test_what_overload_asked_for_is_cancelled_once_enough_are_ready() -> None:
-    """Of three times as many the first are ready sooner; the others would only cost."""
+    """The first of three times as many are ready sooner; the others would only cost."""
     world = World()
     world.run(20, 300)
 
@@ -228,7 +228,7 @@ def test_the_first_look_after_an_operator_restart_decides_nothing() -> None:
 
 
 def test_an_operator_that_restarts_keeps_its_model_and_removes_nothing_for_one_window() -> None:
-    """What took an hour to learn is in the status; what takes a start-up is watched again."""
+    """Knowledge of an hour is in the status; knowledge of a start-up's time is gathered again."""
     world = World()
     world.run(3 * ONE_REPLICA, 900)
     held = world.desired
@@ -243,7 +243,7 @@ def test_an_operator_that_restarts_keeps_its_model_and_removes_nothing_for_one_w
 
 
 def test_an_operator_that_restarts_again_and_again_still_scales_down() -> None:
-    """What it had recommended and watched is in the status: no restart begins the wait anew."""
+    """Its recommendations and observations are in the status: no restart begins the wait anew."""
     world = World()
     world.run(3 * ONE_REPLICA, 900)
     held = world.desired
@@ -365,7 +365,7 @@ def test_metrics_that_are_gone_for_an_hour_move_nothing() -> None:
 
 
 def test_demand_hidden_upstream_is_found_by_growing() -> None:
-    """What is served is more than replicas are planned with, whatever else would arrive."""
+    """The rate served is more than replicas are planned with, whatever else would arrive."""
     world = World(policy=replace(SLEEPY_POLICY, drain_seconds=1e6))
     world.run(0.9 * ONE_REPLICA, 300)
     assert 1 == world.desired

@@ -1,4 +1,4 @@
-"""What guards against a wrong model of service times only ever lowers the capacity."""
+"""Guards against a wrong model of service times only ever lower the capacity."""
 
 from dataclasses import replace
 

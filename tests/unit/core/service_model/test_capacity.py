@@ -1,4 +1,4 @@
-"""What one lane sustains within a latency target."""
+"""The rate that one lane sustains within a latency target."""
 
 import math
 

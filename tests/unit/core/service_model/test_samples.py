@@ -131,7 +131,7 @@ def test_larger_sizes_of_long_ago_can_be_forgotten() -> None:
 
 
 def test_beyond_the_sizes_seen_time_is_not_guessed() -> None:
-    """Who refuses goes by what is sure: a larger batch takes no less than the largest seen."""
+    """A refusal goes by a sure bound: a larger batch takes no less than the largest seen."""
     samples = ServiceTimeSamples()
     samples.observe(1, 0.010)
 
@@ -144,7 +144,7 @@ def test_beyond_the_sizes_seen_time_is_not_guessed() -> None:
 
 
 def test_a_warm_up_counts_for_little() -> None:
-    """What clients bring is another model's time, if the machine was busy at the start."""
+    """Clients' batches take another time, if the machine was busy at the start."""
     samples = ServiceTimeSamples()
     samples.observe(16, 0.100, 0.25)
     assert pytest.approx(0.100) == samples.seconds(16)

@@ -1,4 +1,4 @@
-"""What one replica truly holds, and what a clairvoyant would pay."""
+"""The rate that one replica truly holds, and the price that a clairvoyant would pay."""
 
 from dataclasses import replace
 

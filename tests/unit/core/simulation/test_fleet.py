@@ -170,7 +170,7 @@ def test_two_replicas_share_the_load_evenly_at_random() -> None:
 
 
 def test_the_reason_of_the_controller_is_written_beside_its_answer() -> None:
-    """What `--json` prints as the fourth of each entry."""
+    """`--json` prints it as the fourth of each entry."""
     outcome = simulate(EMB, STEP, Scripted(lambda _: 1), seconds=3, why=lambda: "Because")
 
     assert [(1.0, 1, 1, "Because"), (2.0, 1, 1, "Because"), (3.0, 1, 1, "Because")] == list(

@@ -123,7 +123,7 @@ def test_a_refused_row_of_a_request_in_parts_fails_it_when_all_parts_are_there()
 
 
 def test_of_a_failed_batch_each_request_runs_alone() -> None:
-    """Who asked is told nothing of the first try."""
+    """The clients are told nothing of the first try."""
     world = World(BatchRun(1.0), BatchRun(1.0, Result.FAILED), BatchRun(1.0, Result.FAILED))
     first, guilty, innocent = (world.ask(0.1 * n) for n in range(3))
     world.settle()
