@@ -78,7 +78,7 @@ class Refusing(MemoryCluster):
 
 
 class Lists:
-    """What a resync lists and queues, in virtual time."""
+    """A resync's lists and queued runs, in virtual time."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -104,7 +104,7 @@ class Lists:
 
 
 async def test_lists_follow_at_once_and_again_when_the_watches_are_open() -> None:
-    """What was deleted in between is told by no watch."""
+    """No watch tells of an object deleted in between."""
     lists = Lists()
     lists.cluster.put(BATCHED_APIS, api_body())
     lists.loop.call_later(1.0, lists.returned.set)

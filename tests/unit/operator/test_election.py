@@ -1,4 +1,4 @@
-"""Who leads, and which of two releases acts: Leases in memory, a clock that is moved by hand."""
+"""The choice of leader and of release: Leases in memory, a clock that is moved by hand."""
 
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -36,7 +36,7 @@ class World:
         self.apiserver = MemoryLeases()
 
     def replica(self, process: str, *named: str, release: str = "first") -> "Replica":
-        """Of a release, for some namespaces or all."""
+        """A replica of a release, for some namespaces or all."""
         return Replica(self, process, Namespaces(named), release)
 
     async def run(self, seconds: float, *replicas: "Replica") -> None:
@@ -279,7 +279,7 @@ def test_a_permit_is_over_a_little_before_its_lease() -> None:
 
 @dataclass
 class Protocol:
-    """Of a connection: what its reader is told."""
+    """The protocol of a connection, with the errors that its reader is told."""
 
     told: list[BaseException] = field(default_factory=list)
 
@@ -324,7 +324,7 @@ class Client:
 async def test_a_write_is_refused_where_this_replica_does_not_lead_and_else_has_what_is_left() -> (
     None
 ):
-    """Of the time of the Lease, for us and for the apiserver."""
+    """The rest of the Lease's time is the limit, for us and for the apiserver."""
     permit = Permit(lambda: 100.0)
     client = Client()
     kube = Kube(cast("Any", client), permit)

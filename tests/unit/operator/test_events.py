@@ -7,7 +7,7 @@ KEY = ObjectKey("default", "iris")
 
 
 def test_a_note_is_as_long_as_the_apiserver_takes_it_which_counts_bytes() -> None:
-    """What a manifest says comes back in refusals, whatever alphabet it is in."""
+    """Refusals repeat the manifest's text, whatever alphabet it is in."""
     note = Note("Warning", "Invalid", "Reconcile", "ü" * 2000)
 
     event = build_event(note, KEY, "uid", "2026-01-01T00:00:00.000000Z", "1")
@@ -17,7 +17,7 @@ def test_a_note_is_as_long_as_the_apiserver_takes_it_which_counts_bytes() -> Non
 
 
 def test_a_note_has_no_password() -> None:
-    """What a replica said of a URL of its manifest; whoever may read events reads it."""
+    """A replica's message may hold a URL of its manifest; whoever may read events reads it."""
     note = Note("Warning", "ModelFailed", "Reconcile", "got https://me:s3cr3t@host/a?sig=s3cr3t")
 
     event = build_event(note, KEY, "uid", "2026-01-01T00:00:00.000000Z", "1")

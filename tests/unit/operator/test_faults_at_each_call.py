@@ -134,7 +134,7 @@ def recreate(memory: MemoryCluster) -> None:
 
 
 def collect(memory: MemoryCluster) -> None:
-    """What the garbage collector does."""
+    """Delete the children of an API that is gone, as the garbage collector does."""
     uid = memory.objects[BATCHED_APIS, KEY]["metadata"]["uid"]
     for place, body in list(memory.objects.items()):
         owners = body["metadata"].get("ownerReferences")

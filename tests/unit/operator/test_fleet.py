@@ -1,4 +1,4 @@
-"""What the page about all APIs is told: lines of the status, and pages of one API's replicas."""
+"""Data for the page about all APIs: lines of the status, and pages of one API's replicas."""
 
 from collections.abc import Sequence
 

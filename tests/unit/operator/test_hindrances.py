@@ -1,4 +1,4 @@
-"""What keeps a pod from being ready has a name of its own, whoever it is."""
+"""Each thing that keeps a pod from being ready has a name of its own, whoever is behind it."""
 
 from copy import deepcopy
 from typing import Any, Final
@@ -65,7 +65,7 @@ def homeless(*conditions: dict[str, Any]) -> dict[str, Any]:
 
 
 def held(reason: str, message: str = "why") -> dict[str, Any]:
-    """What the scheduler or the apiserver says of a pod without a node."""
+    """The condition that the scheduler or the apiserver gives a pod without a node."""
     return {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
 
 

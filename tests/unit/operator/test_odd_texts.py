@@ -43,7 +43,7 @@ def test_any_text_is_a_note_that_the_apiserver_takes(text: str) -> None:
 
 @BY_KIND
 def test_any_text_is_applied_alike_as_json_and_as_yaml(text: str) -> None:
-    """Of half a surrogate YAML makes an error, of the whole status."""
+    """Half a surrogate would be an error of YAML, for the whole status."""
     sent = as_yaml({"message": text})
 
     assert json.loads(sent) == yaml.safe_load(sent)
@@ -88,7 +88,7 @@ def test_any_text_is_a_log_line_and_no_command_of_a_terminal(text: str) -> None:
 
 @BY_KIND
 def test_any_text_of_a_pod_is_a_message_of_the_status(text: str) -> None:
-    """What a terminal acts on is escaped where it is written, for kubectl and for ours."""
+    """Terminal control characters are escaped where they are written, for kubectl and for ours."""
     condition = NewCondition(ConditionType.MODEL_LOADED, "False", "CrashLooping", text)
 
     (one,) = dated([condition], (), 1, "2026-01-01T00:00:00Z")

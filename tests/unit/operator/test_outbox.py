@@ -152,7 +152,7 @@ async def test_statuses_that_are_answered_at_once_go_out_ten_a_second() -> None:
 
 
 async def test_of_one_api_the_newest_is_sent_and_no_older() -> None:
-    """What was true while it waited is of no use to anybody."""
+    """News that became outdated while it waited is of no use to anybody."""
     sent = Sent()
 
     def put(outbox: Outbox) -> None:
@@ -230,7 +230,7 @@ async def test_replicas_wait_for_no_event() -> None:
 
 
 async def test_a_successor_is_told_after_its_predecessor_was() -> None:
-    """Of one kind about one name there are never two at once."""
+    """Two words of one kind about one name are never under way at once."""
     old, new, outbox = Sent(), Sent(), Outbox(monotonic=asyncio.get_running_loop().time)
     old.takes = 5.0
     running = asyncio.create_task(outbox.run())

@@ -235,7 +235,7 @@ def test_metrics_of_an_api_that_is_gone_are_gone() -> None:
 
 
 async def stale_of(cluster: MemoryCluster, store: Store) -> set[ObjectKey]:
-    """Of every kind."""
+    """The stale objects of every kind."""
     kinds = (BATCHED_APIS, DEPLOYMENTS, SERVICES, CONFIG_MAPS)
     return set().union(*[await stale(cluster, store, None, kind) for kind in kinds])
 

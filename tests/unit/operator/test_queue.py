@@ -46,7 +46,7 @@ class Recorder:
 
 
 async def test_a_burst_of_events_is_one_run_and_one_more() -> None:
-    """What arrives during a run may not be in what it has read."""
+    """An event that arrives during a run may not be in the state that the run has read."""
     work = Recorder(takes=1.0)
     queue = WorkQueue(work)
     for _ in range(50):
@@ -75,7 +75,7 @@ async def test_failures_are_tried_again_for_ever_ever_more_slowly() -> None:
 
 
 async def test_an_apiserver_that_does_not_answer_is_asked_again_within_seconds() -> None:
-    """What changed meanwhile is caught up with as soon as it does; slots bound what it is asked."""
+    """Changes are caught up with as soon as it answers; slots bound the requests to it."""
     work = Recorder(failures=20, status=0)
     queue = WorkQueue(work)
     queue.enqueue(KEY)
@@ -90,7 +90,7 @@ async def test_an_apiserver_that_does_not_answer_is_asked_again_within_seconds()
 async def test_an_apiserver_that_answers_again_ends_the_rests_of_those_it_did_not_answer(
     status: int, runs: int
 ) -> None:
-    """What was refused would be refused again; what was not heard waits for nothing else."""
+    """A refused run would be refused again; an unheard one waits for nothing else."""
     work = Recorder(failures=20, status=status)
     queue = WorkQueue(work)
     queue.enqueue(KEY)
@@ -139,7 +139,7 @@ async def test_an_event_does_not_cut_a_back_off_short_but_the_user_does() -> Non
 
 
 async def test_an_event_is_looked_at_where_what_failed_is_sent_at_a_pace_of_its_own() -> None:
-    """What else has become of the API is not to be told a minute late."""
+    """Other news of the API is not to be told a minute late."""
     runs: list[float] = []
 
     async def work(_key: ObjectKey) -> None:

@@ -1,4 +1,4 @@
-"""What is sent to the apiserver: paths and bodies, whatever users have written."""
+"""Requests to the apiserver: paths and bodies, whatever users have written."""
 
 import json
 

@@ -138,7 +138,7 @@ def patient(body: JsonObject, seconds: int) -> JsonObject:
 
 
 def startup_of(*seen: JsonObject, relisted: bool = False) -> float | None:
-    """What the store knows after it has seen a pod like that."""
+    """The start-up time that the store knows after it has seen a pod like that."""
     store = Store()
     store.put_deployment(KEY, deployment_body())
     store.put_replica_set(KEY, replica_set_body())

@@ -31,7 +31,7 @@ Path = tuple[str, ...]
 
 
 async def no_fleet(_: str) -> JsonObject:
-    """What the operator says of all APIs, where there is none."""
+    """The operator's answer about all APIs, where there is none."""
     return {"apis": [], "more": 0}
 
 
@@ -162,7 +162,7 @@ def _fields(status: JsonObject, above: Path = ()) -> dict[Path, Any]:
 
 
 def _status_of(fields: dict[Path, Any]) -> JsonObject:
-    """What `_fields` took apart."""
+    """The status that `_fields` took apart."""
     status: JsonObject = {}
     for (*above, name), value in fields.items():
         place = status
@@ -173,7 +173,7 @@ def _status_of(fields: dict[Path, Any]) -> JsonObject:
 
 
 def _parts(body: JsonObject) -> dict[Path, Any]:
-    """What an apply has of a child: labels and annotations one by one, and `spec` at its top."""
+    """A child's parts in an apply: labels and annotations one by one, and `spec` at its top."""
     metadata = body["metadata"]
     parts: dict[Path, Any] = {("spec", name): one for name, one in body.get("spec", {}).items()}
     for part in ("labels", "annotations"):

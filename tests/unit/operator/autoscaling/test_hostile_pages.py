@@ -87,7 +87,7 @@ def fleet_of(folder: Path, autoscaling: dict[str, Any]) -> Fleet:
 def decisions_of(
     calm: Fleet, mutation: Mutation, rounds: int
 ) -> Iterator[tuple[str, ScalingDecision]]:
-    """Of every look at hostile pages, and what it takes to look there again.
+    """The decision of every look at hostile pages, and the seed to look there again.
 
     Each round starts from `calm`; one pod lies in the first, two in the second, and so on.
     """

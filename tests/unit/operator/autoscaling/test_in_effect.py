@@ -1,4 +1,4 @@
-"""What replicas are in effect, and what the status says of it."""
+"""The settings in effect on replicas, and the status's account of them."""
 
 from datetime import timedelta
 from typing import Any
@@ -51,7 +51,7 @@ def test_processes_are_those_written_or_those_that_a_replica_has(
 
 
 def test_calls_tell_nothing_of_processes() -> None:
-    """Of async methods without batching as many calls run as requests are let in."""
+    """Async methods without batching run as many calls as requests are let in."""
     written = api(predictor={"path": "m:C", "processesPerReplica": "cpu_count"})
 
     seen = pages(lanes=1024)
@@ -193,7 +193,7 @@ def ordered(name: str, age: float, **parts: Any) -> JsonObject:
 
 
 def test_ordered_is_not_ready() -> None:
-    """What became of each replica reaches the decision as counts and an age."""
+    """The fate of each replica reaches the decision as counts and an age."""
     bodies = [
         pod_body("ready"),
         ordered("starting", 12.0),

@@ -73,7 +73,7 @@ class Situation:
         return self.autoscaler
 
     def refresh(self) -> None:
-        """What the watches would bring."""
+        """Bring the store up to date, as the watches would."""
         self.store.put_api(self.cluster.objects[BATCHED_APIS, KEY])
         self.store.put_deployment(KEY, self.cluster.objects[DEPLOYMENTS, KEY])
         self.store.put_replica_set(KEY, replica_set_body())
@@ -114,13 +114,13 @@ class Situation:
 
     @property
     def replicas(self) -> int:
-        """Of the Deployment."""
+        """The replicas of the Deployment."""
         count: int = self.cluster.objects[DEPLOYMENTS, KEY]["spec"]["replicas"]
         return count
 
     @property
     def status(self) -> dict[str, Any]:
-        """Of the API."""
+        """The status of the API."""
         found: dict[str, Any] = self.cluster.objects[BATCHED_APIS, KEY].get("status", {})
         return found
 
@@ -134,7 +134,7 @@ class Situation:
         self.refresh()
 
     def reason(self, kind: str) -> str:
-        """Of a condition."""
+        """The reason of a condition."""
         return str(next(c["reason"] for c in self.status["conditions"] if c["type"] == kind))
 
 

@@ -76,7 +76,7 @@ def test_what_explains_a_batch_is_read_too() -> None:
 
 
 def test_a_page_that_was_read_before_reads_the_same() -> None:
-    """What is remembered is which line is which series, and nothing of its number."""
+    """The layout remembers the series of each line, and nothing of its number."""
     layout = Layout()
     first = parsed(page(extra=CALLS), layout)
     other = parsed(page(received=500, rows=400, batches=40, full=9, extra=CALLS), layout)

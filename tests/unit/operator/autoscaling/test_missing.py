@@ -14,7 +14,7 @@ PODS = 5
 
 
 class Partly(Situation):
-    """Of some pods the metrics port is dead."""
+    """A situation in which the metrics port of some pods is dead."""
 
     silent = 0
 

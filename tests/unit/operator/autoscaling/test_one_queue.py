@@ -67,7 +67,7 @@ class Queued(Situation):
         return body
 
     def refresh(self) -> None:
-        """What the watches would bring, web pods among it."""
+        """Bring the store up to date, as the watches would, web pods included."""
         if (DEPLOYMENTS, WEB) not in self.cluster.objects:
             self.cluster.put(DEPLOYMENTS, self.web_body())
         workers = self.cluster.objects[DEPLOYMENTS, KEY]
@@ -123,7 +123,7 @@ class Queued(Situation):
 
     @property
     def web_replicas(self) -> int:
-        """Of NAME-web."""
+        """The replicas of NAME-web."""
         count: int = self.cluster.objects[DEPLOYMENTS, WEB]["spec"]["replicas"]
         return count
 

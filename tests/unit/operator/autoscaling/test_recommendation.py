@@ -121,7 +121,7 @@ async def test_what_is_not_asked_for_or_not_looked_at_is_taken_away(spec: dict[s
 
 
 async def test_of_several_methods_none_is_recommended() -> None:
-    """What batches take is learned of all of them together."""
+    """The time of batches is learned of all methods together."""
     api = Learning(serverSideBatching=TARGET, autoscaling=ONE)
     api.methods, api.rate = 'batchedapi_lanes{method="other"} 2\n', 600.0
     await api.run(300)

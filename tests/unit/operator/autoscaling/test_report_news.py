@@ -53,7 +53,7 @@ WHY = "2 web pods: 2 web pods use 0.60 CPU, 80 % of 0.2 are to be used of each =
 def test_why_there_are_as_many_web_pods_is_news_as_its_figures_are(
     after: str, *, expected: bool
 ) -> None:
-    """Of an idle queue it may be the only thing that changes."""
+    """With an idle queue it may be the only thing that changes."""
     before, new = ({**SAID, "queue": {"rows": 0, "webReason": one}} for one in (WHY, after))
 
     assert expected == news(before, new)

@@ -1,4 +1,4 @@
-"""What the operator remembers of its decisions."""
+"""The operator's memory of its decisions."""
 
 import json
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""What pods counted within the window, and the evidence for the verdict made of it."""
+"""Counters of pods within the window, and the evidence for the verdict made of them."""
 
 from dataclasses import dataclass, field, replace
 
@@ -60,18 +60,18 @@ def looks_of(*looks: tuple[float, dict[str, MetricsPage]]) -> Looks:
 
 
 def tally_of(*looks: tuple[float, dict[str, MetricsPage]]) -> Tally:
-    """What is left of them."""
+    """The tally after these looks."""
     return looks_of(*looks).tally
 
 
 def evidence(looks: Looks, policy: ScalingPolicy = POLICY) -> BottleneckEvidence:
-    """Of all that was seen."""
+    """The evidence of all looks."""
     assert looks.load is not None
     return evidence_of(api(), policy, looks.load, looks.tally.by_pod(), looks.tally.seconds)
 
 
 def total_of(tally: Tally) -> Counts:
-    """Of all pods."""
+    """The total of all pods."""
     return Counts.total(one.counts for one in tally.by_pod())
 
 

@@ -38,7 +38,7 @@ def pod(name: str, phase: str = "Running") -> JsonObject:
 
 @dataclass
 class Cluster:
-    """What the apiserver says, and what the operator behind it knows."""
+    """A stand-in for the apiserver, and for the operator behind it."""
 
     objects: dict[str, JsonObject]
     pods: list[JsonObject] = field(default_factory=lambda: [pod("operator-1")])
@@ -97,7 +97,7 @@ class Cluster:
         return channel
 
     def known(self, key: ObjectKey, count: int) -> list[JsonObject]:
-        """What the operator remembers."""
+        """The decisions that the operator remembers."""
         return self.decisions[key][:count]
 
     @asynccontextmanager
@@ -113,7 +113,7 @@ class Cluster:
         await runner.cleanup()
 
     def behind(self) -> AbstractAsyncContextManager[object]:
-        """What listens behind the forward."""
+        """The server behind the forward."""
         return decisions_server(self.port, self.known, no_fleet)
 
 

@@ -1,4 +1,4 @@
-"""What Tab offers, as kubectl reads it from `kubectl_complete-batchedapi`."""
+"""Completions offered at Tab, as kubectl reads them from `kubectl_complete-batchedapi`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -12,7 +12,7 @@ NOW = 5000.0
 
 
 def reading(before: str, after: str, seconds: float = 2.0) -> Reading:
-    """Of one replica."""
+    """A reading of one replica."""
     return Reading(parse_page(before), parse_page(after), seconds, NOW)
 
 
@@ -28,7 +28,7 @@ def one(window: Window) -> object:
 
 
 def test_figures_are_of_the_time_between_the_pages() -> None:
-    """What the replica did since its start says nothing about now."""
+    """A replica's counts since its start say nothing about now."""
     before = page(batches=10, rows=100, full=2)
 
     window = figures_of([reading(before, page(batches=14, rows=140, full=4, received=180))])

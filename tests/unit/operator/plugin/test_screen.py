@@ -1,4 +1,4 @@
-"""What `kubectl batchedapi status` shows, word for word."""
+"""The output of `kubectl batchedapi status`, word for word."""
 
 import json
 import math
@@ -258,7 +258,7 @@ def test_a_decision_of_before_others_decided_is_not_told_as_that_of_today() -> N
 
 
 def test_a_terminal_has_colours_and_obeys_no_message() -> None:
-    """What a user's exception says is in a condition's message."""
+    """A condition's message holds the text of a user's exception."""
     status = {**API["status"], "conditions": [condition("Ready", "False", "X", "a\x1b[2Jb")]}
 
     shown = screen(

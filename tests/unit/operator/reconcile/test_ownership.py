@@ -1,4 +1,4 @@
-"""What is said, and how often it is looked at, while other objects are in the way."""
+"""Messages, and the pace of further looks, while other objects are in the way."""
 
 from dataclasses import replace
 from typing import Any, Final

@@ -88,7 +88,7 @@ def test_a_paused_api_of_which_there_is_nothing_yet_stays_so() -> None:
 
 
 def test_an_api_that_is_resumed_is_rolled_out() -> None:
-    """What was changed meanwhile is made up for."""
+    """Changes made meanwhile are made up for."""
     resumed = planned(existing(replicas=2), autoscaling={"mode": "Off"}, replicas=5)
 
     assert ["ConfigMap", "Service", "Deployment"] == kinds(resumed)
@@ -320,7 +320,7 @@ def test_replicas_of_a_deployment_that_was_deleted_are_kept_until_they_are_set()
 
 
 def test_in_other_modes_a_deployment_that_was_deleted_comes_back_as_its_user_wants_it() -> None:
-    """What an HPA has written since then counts."""
+    """The count that an HPA has written since then is the valid one."""
     gone = Observed(status={"desiredReplicas": 7})
 
     assert 5 == planned(gone, autoscaling={"mode": "External"}, replicas=5).replicas
@@ -361,7 +361,7 @@ def revision_children(count: int) -> tuple[ChildView, ...]:
 
 
 def test_old_revisions_go_but_for_the_youngest_and_those_in_use() -> None:
-    """What a ReplicaSet or pod still mounts must stay: it could not start again."""
+    """A revision that a ReplicaSet or pod still mounts must stay: it could not start again."""
     observed = replace(
         existing(), revisions=revision_children(8), revisions_in_use=frozenset({"0"})
     )

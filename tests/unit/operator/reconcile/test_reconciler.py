@@ -553,14 +553,14 @@ async def test_a_namespace_on_its_way_out_is_left_alone(cluster: MemoryCluster) 
 async def test_an_api_that_is_deleted_during_its_reconcile_is_no_failure(
     cluster: MemoryCluster,
 ) -> None:
-    """What is gone has no children to be made; the next look finds that out."""
+    """A deleted API needs no children; the next look finds out that it is gone."""
     cluster.fail = lambda verb, _what: ApplyError("404", 404) if verb == "scale" else None
 
     assert await reconciler_of(cluster).reconcile(KEY) is not None
 
 
 async def test_a_status_that_is_true_again_is_not_written(cluster: MemoryCluster) -> None:
-    """What waited for its turn is no longer so."""
+    """The status that waited for its turn is no longer true."""
     operator = reconciler_of(cluster)
     for _ in range(3):
         await operator.reconcile(KEY)
@@ -607,7 +607,7 @@ async def test_words_alone_are_told_every_two_minutes(cluster: MemoryCluster) ->
 async def test_a_status_that_is_true_again_follows_another_that_is_being_sent(
     cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is under way cannot be held back, and may arrive after what was read."""
+    """A write under way cannot be held back, and may arrive after the status was read."""
     operator, arrives, write = reconciler_of(cluster), asyncio.Event(), cluster.apply_status
     for _ in range(3):
         await operator.reconcile(KEY)

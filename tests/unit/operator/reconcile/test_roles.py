@@ -39,7 +39,7 @@ QUEUE: dict[str, Any] = {"serverSideBatching": {"queue": {"redis": {}}}}
 
 
 def digest(spec: dict[str, Any]) -> str:
-    """Of the first revision of such an API."""
+    """The digest of the first revision of such an API."""
     return revision_of(api(**spec), {}, {}).digest
 
 
@@ -80,7 +80,7 @@ def web_of(revision: str, *pods: PodView, **deployment: Any) -> WebView:
 
 
 def planned(spec: dict[str, Any], observed: Observed, policies: Policies | None = None) -> Plan:
-    """What is to be written for an API with that spec."""
+    """The plan for an API with that spec."""
     return plan(api_body(**spec), observed, IMAGE, NOW, policies=policies or Policies())
 
 
@@ -129,7 +129,7 @@ def test_each_role_is_a_command_that_takes_its_arguments() -> None:
 
 
 def test_an_api_that_may_be_at_zero_runs_one_worker_first() -> None:
-    """What its methods are like is known from a worker alone."""
+    """The properties of its methods are known from a worker alone."""
     made = planned(QUEUE | {"autoscaling": {"minReplicas": 0}}, seen())
 
     assert 1 == made.replicas
@@ -516,7 +516,7 @@ def test_replicas_that_still_answer_are_counted_while_an_api_moves_to_a_queue(
     ],
 )
 def test_a_refusal_of_web_pods_names_their_fields(refusal: str, words: str) -> None:
-    """Those of the model's pods would be changed without any use."""
+    """A change to the fields of the model's pods would be of no use."""
     failure = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate",
                "message": f'pods "iris-web-b2c" {refusal}'}  # fmt: skip
     web = WebView(view("iris-web", revision=NEW, ready=0, conditions=[failure]), None, ())

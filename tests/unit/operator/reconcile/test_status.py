@@ -261,7 +261,7 @@ def test_a_container_that_is_long_in_creation_is_told_with_what_it_may_wait_for(
 
 
 def test_an_image_that_is_long_in_coming_is_no_failure_of_a_revision() -> None:
-    """Those of the one before go on answering."""
+    """The pods of the revision before go on answering."""
     new = created_by("True")
     new["metadata"]["labels"]["batchedapi.dev/revision"] = "2"
     verdict = {"type": "Progressing", "status": "True", "reason": "ReplicaSetUpdated"}
@@ -706,7 +706,7 @@ def test_the_message_is_what_is_broken_before_how_many_answer() -> None:
 
 
 def test_a_status_without_a_message_is_written_once() -> None:
-    """That of an idle API would stay without, after an upgrade."""
+    """The status of an idle API would stay without one, after an upgrade."""
     status = status_of(deployment_body(), [pod_body()])
     before = {name: value for name, value in status.items() if name != "message"}
 

@@ -22,7 +22,7 @@ def item(port: int) -> JsonObject:
 
 
 def entry(manager: str, fields: JsonObject, operation: str = "Update", **more: Any) -> JsonObject:
-    """Of managedFields."""
+    """An entry of managedFields."""
     return {"manager": manager, "operation": operation, "fieldsV1": fields, **more}
 
 

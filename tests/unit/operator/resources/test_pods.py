@@ -165,7 +165,7 @@ def pods_of(made: Plan) -> dict[str, Any]:
 
 
 def revision(made: Plan) -> str:
-    """That its pods carry."""
+    """The revision that its pods carry."""
     return str(pods_of(made)["metadata"]["labels"][LABEL])
 
 
@@ -184,7 +184,7 @@ def revision(made: Plan) -> str:
     ],
 )
 def test_where_and_with_what_a_pod_runs_is_part_of_its_revision(changed: dict[str, Any]) -> None:
-    """What was learned on one kind of node is not believed of another."""
+    """Service times learned on one kind of node are not believed of another."""
     first = planned(pod())
     other = planned(changed, first)
     still = planned(changed, other)
@@ -206,7 +206,7 @@ def test_where_and_with_what_a_pod_runs_is_part_of_its_revision(changed: dict[st
     ],
 )
 def test_what_makes_a_replica_no_faster_keeps_the_revision(changed: dict[str, Any]) -> None:
-    """What was learned is kept, although the pods are started anew."""
+    """The learned service times are kept, although the pods are started anew."""
     first = planned(pod())
     other = planned(changed, first)
 

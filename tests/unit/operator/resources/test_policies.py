@@ -1,4 +1,4 @@
-"""What an API tells drains and networks."""
+"""The policies of an API for drains and networks."""
 
 from dataclasses import replace
 from typing import Any, Final

@@ -194,7 +194,7 @@ def test_a_file_named_like_the_manifest_is_refused(*, binary: bool) -> None:
 
 
 def test_children_are_controlled_by_the_api() -> None:
-    """That is what deletes them, and what keeps a finalizer unneeded."""
+    """The owner reference gets them deleted, and makes a finalizer unneeded."""
     body = build_service(api())
 
     (owner,) = body["metadata"]["ownerReferences"]
