@@ -1,4 +1,4 @@
-"""What examples do, without the servers and the load that their own tests need."""
+"""The code of examples, without the servers and the load that their own tests need."""
 
 import asyncio
 import importlib.util
@@ -28,7 +28,7 @@ def program(path: str) -> ModuleType:
 async def test_a_server_that_does_not_answer_costs_the_generator_no_more_than_what_is_open(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What comes beyond that is dropped and counted, so it is neither waited for nor sent late."""
+    """A request beyond that is dropped and counted, so it is neither waited for nor sent late."""
     module = program("load.py")
     monkeypatch.setattr(module, "MAX_OPEN", 20)
     with socket.create_server(("127.0.0.1", 0)) as silent:

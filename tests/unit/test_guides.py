@@ -21,7 +21,7 @@ DEFAULTS: Final = ScalingPolicy(
 
 
 def section(heading: str) -> str:
-    """What stands below a heading of the second level."""
+    """The text below a heading of the second level."""
     _, found, rest = PAGE.partition(f"\n## {heading}\n")
     assert found, heading
     return rest.partition("\n## ")[0]
@@ -64,7 +64,7 @@ def test_the_numbers_are_those_in_use(claim: str) -> None:
 
 
 def specs() -> list[dict[str, Any]]:
-    """What the page says to write in a manifest."""
+    """The specs that the page says to write in a manifest."""
     blocks = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     found = [yaml.safe_load(block) for block in blocks]
     return [block for block in found if "autoscaling" in block]

@@ -70,7 +70,7 @@ def test_every_help_has_an_example_that_is_understood(
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_program_says_which_release_it_is(program: str) -> None:
-    """What a report of a mistake begins with."""
+    """A bug report begins with it."""
     said = CliRunner().invoke(PROGRAMS[program], ["--version"], prog_name=program)
 
     compiled = " (compiled)" if COMPILED and program == "batchedapi" else ""

@@ -176,7 +176,7 @@ def test_a_command_may_have_several_lines_and_what_it_prints_is_below() -> None:
 
 
 def test_a_console_block_begins_with_a_command() -> None:
-    """What is printed by nothing cannot be compared."""
+    """Output of no command cannot be compared."""
     with pytest.raises(ValueError, match="expected `\\$ ` and a command, got 'out"):
         list(commands("out\n"))
 
@@ -247,7 +247,7 @@ def test_where_figures_vary_the_words_are_compared(shown: str, printed: str, *, 
     ],
 )
 def test_a_part_of_a_manifest_is_completed(text: str, found: dict[str, Any]) -> None:
-    """What is written stays as it is."""
+    """The written part stays as it is."""
     (manifest,) = manifests(text)
 
     assert found == manifest["spec"]

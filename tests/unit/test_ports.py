@@ -25,7 +25,7 @@ def test_a_port_that_is_listened_on_is_not_given() -> None:
 
 
 def test_more_ports_than_there_are_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which says how many there are."""
+    """The error says how many there are."""
     monkeypatch.setattr(ports, "own_ports", lambda: range(3))
     with pytest.raises(OSError, match=r"free ports: expected 4 in range\(0, 3\), got"):
         free_ports(4)

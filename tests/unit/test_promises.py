@@ -53,7 +53,7 @@ def rows_of(section: str) -> list[list[str]]:
 
 
 def wrong_names(cell: str) -> list[str]:
-    """What is neither `file::name` of a test nor `page#heading`, in a cell of a shown promise."""
+    """Names in a cell of a shown promise that are neither `file::name` nor `page#heading`."""
     return [name for name in cell.split("<br>") if not exists(name)]
 
 

@@ -1,4 +1,4 @@
-"""What is installed, beside the Python that pyproject.toml asks for."""
+"""The installed packages, beside the Python that pyproject.toml asks for."""
 
 import tomllib
 from importlib.metadata import distributions

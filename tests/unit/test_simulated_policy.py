@@ -77,7 +77,7 @@ def test_an_example_is_simulated_as_the_operator_scales_it(name: str) -> None:
 def test_replicas_that_run_what_is_written_change_nothing(
     predictor: dict[str, Any], batching: dict[str, Any], size: int, policy: str
 ) -> None:
-    """What pages then say is what a simulation assumes: lanes, sizes, interval, concurrency."""
+    """A simulation assumes the figures of their pages: lanes, sizes, interval, concurrency."""
     written = api(
         predictor={"path": "model:Iris", **predictor},
         compute={"cpu": "2500m"},

@@ -82,7 +82,7 @@ LEADS: Final = (f"{c.OPERATOR_LEADER}{{pod='operator-1'}}", "1x90")
 
 
 def promtool(*arguments: str | Path) -> str:
-    """What promtool prints; a failure of it is one of the test."""
+    """The output of promtool; a failure of it is one of the test."""
     try:
         program = prometheus.program("promtool")
     except prometheus.PrometheusUnavailableError as error:

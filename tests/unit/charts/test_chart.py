@@ -1,4 +1,4 @@
-"""What the chart renders: valid objects, no more rights than needed, a pod without privileges."""
+"""The rendered chart: valid objects, no more rights than needed, a pod without privileges."""
 
 import json
 import subprocess
@@ -263,7 +263,7 @@ def test_metrics_are_read_by_the_operator_and_by_monitoring(
 
 
 def test_defaults_of_pods_reach_the_operator_as_they_were_written() -> None:
-    """What would be a reference to a variable is none."""
+    """Text that looks like a reference to a variable stays text."""
     settings = ("runAsUser=1000680000", "annotations.note=$(HOME)", "tolerations[0].key=gpu")
 
     told = environment(render(*(f"defaults.pod.{setting}" for setting in settings)))

@@ -44,7 +44,7 @@ WITH_SIGNATURE: Final = [one for one in SECTIONS if one.signature]
 
 
 def imported(name: str) -> Any:
-    """What Python has under this name of the page."""
+    """The object that Python has under this name of the page."""
     first, *rest = name.split(".")
     modules = (batchedapi_serving, client, metrics)
     found = next(getattr(module, first) for module in modules if hasattr(module, first))
@@ -54,7 +54,7 @@ def imported(name: str) -> Any:
 
 
 def parameters(found: Callable[..., Any]) -> list[inspect.Parameter]:
-    """Those of a call, without `self`."""
+    """The parameters of a call, without `self`."""
     return [one for one in inspect.signature(found).parameters.values() if one.name != "self"]
 
 
@@ -131,7 +131,7 @@ def test_every_error_has_its_line_with_its_own_status_and_code() -> None:
 
 
 def test_nothing_that_only_the_server_calls_is_promised() -> None:
-    """What is on the page has to stay as it is."""
+    """Everything on the page has to stay as it is."""
     assert "to_json" not in PAGE
     assert "`Tensor.row_bytes`" not in PAGE
 

@@ -23,7 +23,7 @@ ASKED: Final = (
 
 
 def default_values() -> Values:
-    """Of the chart as it is."""
+    """The default values of the chart as it is."""
     return dict(yaml.safe_load((ROOT / VALUES).read_text(encoding="utf-8")))
 
 
@@ -44,7 +44,7 @@ def may_be_none(path: tuple[str, ...]) -> bool:
 
 
 def rendered(chart: Path, settings: Sequence[str], values: Path | None = None) -> str:
-    """What the chart renders, as text."""
+    """The chart's rendered objects, as text."""
     flags = [flag for setting in settings for flag in ("--set", setting)]
     files = [] if values is None else ["--values", str(values)]
     result = helm("template", "batchedapi", str(chart), "-n", "system", *files, *flags)
