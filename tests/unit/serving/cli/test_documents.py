@@ -34,7 +34,7 @@ def config_map(name: str, **members: Any) -> dict[str, Any]:
 
 
 def load(folder: Path, *documents: Any, name: str | None = None) -> Documents:
-    """What `serve -f` makes of these documents."""
+    """The documents as `serve -f` reads them."""
     file = folder / "api.yaml"
     file.write_text(yaml.safe_dump_all(documents))
     return load_documents(file, name, UnknownFields.REFUSE)

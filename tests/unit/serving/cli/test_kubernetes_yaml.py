@@ -31,7 +31,7 @@ def test_a_value_is_what_the_apiserver_would_get(text: str, value: Any) -> None:
 
 
 def test_a_file_may_be_json_with_tabs() -> None:
-    """Which YAML has no room for."""
+    """YAML does not allow tabs for indentation."""
     assert [{"a": 1, "b": {}}] == read_documents('{\n\t"a": 1.0, "b": {"c": null}\n}')
     assert [{"a": True}] == read_documents("{a: y}")
 

@@ -113,7 +113,7 @@ def test_help_is_there(arguments: tuple[str, ...]) -> None:
 
 
 def test_the_version_is_the_distributions() -> None:
-    """What a bug report needs first."""
+    """A bug report needs the version first."""
     assert "version" in run("--version").output
 
 

@@ -19,7 +19,7 @@ ENVIRONMENT = {
 
 
 def batching(**queue: Any) -> ServerSideBatching:
-    """Of a manifest with that `queue.redis`, or without a queue."""
+    """Batching of a manifest with that `queue.redis`, or without a queue."""
     api: BatchedAPI = parse_api(
         {
             "apiVersion": "batchedapi.dev/v1alpha1",
@@ -53,7 +53,7 @@ def test_the_environment_fills_what_the_manifest_does_not_say() -> None:
 
 
 def test_the_manifest_beats_the_environment() -> None:
-    """What was written was meant."""
+    """A value written in the manifest is deliberate."""
     written = {"port": 1, "db": 0, "tls": True, "prefix": "ours:", "maxLength": 5}
 
     found = queue_settings(batching(redis=written), Role.WORKER, ENVIRONMENT)

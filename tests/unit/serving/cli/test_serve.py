@@ -50,7 +50,7 @@ def settings_of(
     source: dict[str, bytes] | None = None,
     options: ServeOptions = OPTIONS,
 ) -> ReplicaSettings:
-    """Of a manifest in /somewhere."""
+    """Settings of a replica whose manifest lies in /somewhere."""
     api = parse_api(
         {
             "apiVersion": contract.API_VERSION,
@@ -369,7 +369,7 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ODD_TEXTS.values(), ids=ODD_TEXTS)
 def test_any_reason_of_an_end_is_json_of_which_as_much_is_kept_as_there_is_room(text: str) -> None:
-    """Of a text in an alphabet whose characters take six bytes each nothing was left."""
+    """A text whose characters take six bytes each in JSON used to be dropped entirely."""
     message = termination_message(LoadError("InitFailed", text))
 
     assert len(message.encode("ascii")) <= 4096

@@ -40,7 +40,7 @@ def given_to_method(content_type: bytes, body: bytes, query: bytes = b"") -> tup
     ],
 )
 def test_what_is_declared_is_found(content_type: bytes, expected: str) -> None:
-    """Of whatever case, quoted or not."""
+    """The charset may be in upper or lower case, quoted or not."""
     assert expected == charset_of(content_type)
 
 
@@ -54,7 +54,7 @@ def test_what_is_declared_is_found(content_type: bytes, expected: str) -> None:
     ],
 )  # fmt: skip
 def test_a_text_is_read_as_it_was_written(charset: str, text: str) -> None:
-    """What is read as UTF-8 without asking is another text, answered with 200."""
+    """A text wrongly read as UTF-8 would be another text, answered with 200."""
     payload, _ = given_to_method(f"text/plain; charset={charset}".encode(), text.encode(charset))
 
     assert text == payload

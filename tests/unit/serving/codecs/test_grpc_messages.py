@@ -292,7 +292,7 @@ def test_a_number_where_the_name_belongs_is_no_name() -> None:
 
 @given(st.binary(max_size=64))
 def test_fields_are_found_or_refused_whatever_the_bytes(body: bytes) -> None:
-    """What protobuf reads is never refused for its fields."""
+    """A message that protobuf can read is never refused for its fields."""
     try:
         read = ModelInferRequest.FromString(body)
     except DecodeError:

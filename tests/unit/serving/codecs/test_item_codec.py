@@ -33,7 +33,7 @@ JSON_HEAD = RequestHead(b"", b"", ())
 
 
 def results(answers: list[object]) -> Results:
-    """Of a batch that answered `answers`."""
+    """Results of a batch that answered `answers`."""
     meta, parts = split_items(answers, {"rows": len(answers)})
     return ITEMS.results(meta, b"".join(parts))
 
@@ -54,7 +54,7 @@ def sized(size_of: SizeOf) -> ItemCodec:
 
 
 def texts(payloads: list[list[bytes]]) -> bytes:
-    """What a batch of them sends."""
+    """The bytes that a batch of these payloads sends."""
     return b"".join(ITEMS.collate(payloads).buffers)
 
 
@@ -107,7 +107,7 @@ def test_an_item_error_fails_one_item_with_its_own_status() -> None:
 
 
 def test_among_many_rows_the_first_failure_gives_the_status_and_nothing_is_lost() -> None:
-    """Who looks at the status only knows; who reads on has every other answer."""
+    """The status alone tells of a failure; the body has every other answer."""
     failed = answer([ItemError(410, "x"), 1, ItemError(409, "gone"), 3], INSTANCES, 1, 4)
 
     body = json.loads(failed.body)
@@ -196,7 +196,7 @@ def test_what_json_cannot_say_is_refused_with_its_place(row: object, what: str) 
 
 
 def test_arrays_are_rows_of_items() -> None:
-    """Of one array its rows, of several an object a row."""
+    """One array becomes its rows, several arrays become an object per row."""
     ids, names = np.array([[1, 2], [3, 4]]), np.array(["x", "y"], dtype=object)
 
     assert [[1, 2], [3, 4]] == rows_of_arrays({"ids": ids}, "inputs")

@@ -23,7 +23,7 @@ JSON_HEAD = RequestHead(b"", b"", ())
 
 
 def codec_of(method: MethodSpec, policy: ShapePolicy = ShapePolicy.BUCKET) -> NamedCodec:
-    """Of a method called by nobody in particular."""
+    """Codec of a method of the API `api`, without receipts."""
     return NamedCodec(method, policy, "api", Receipts.OFF)
 
 
@@ -38,7 +38,7 @@ def row(*ids: int) -> dict[str, list[Any]]:
 
 
 def arrays_of(codec: NamedCodec, *requests: DecodedRequest) -> dict[str, Any]:
-    """What the model's method gets for a batch of these requests."""
+    """Arrays that the model's method gets for a batch of these requests."""
     collated = codec.collate([request.payload for request in requests])
     meta = {"rows": sum(request.rows for request in requests), **collated.meta}
     return input_arrays(codec.method, meta, b"".join(collated.buffers))
@@ -266,7 +266,7 @@ PAYLOAD = np.arange(12, dtype="<f4").tobytes() + np.array([3, 1], "<i4").tobytes
 
 
 def test_answers_are_cut_back_to_the_length_of_their_row() -> None:
-    """What a model computes for padding is nobody's."""
+    """Values that a model computes for padding go to no client."""
     results = codec_of(TOKENS).results(META, PAYLOAD)
 
     assert {"predictions": [

@@ -80,7 +80,7 @@ def test_one_that_is_not_allowed_is_refused_with_its_place(language: str) -> Non
 
 
 def test_in_json_nan_is_null_or_a_text_and_other_texts_are_wrong() -> None:
-    """What pandas, JavaScript and protobuf write; JSON has no number for it."""
+    """JSON has no number for NaN; pandas, JavaScript and protobuf write null or a text."""
     codec = codec_of(ALLOWED)
 
     nulls, texts = (
@@ -109,7 +109,7 @@ def test_what_overflows_is_not_infinity() -> None:
 
 
 def results_of(method: MethodSpec, answer: Any) -> TensorResults:
-    """What the web process has of an answer."""
+    """Results that the web process reads from an answer."""
     meta, buffers = TensorSplitter(method).split(answer, {"rows": len(answer)})
     read = codec_of(method).results(json.loads(json.dumps(meta)), b"".join(buffers))
     assert isinstance(read, TensorResults)

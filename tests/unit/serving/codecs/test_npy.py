@@ -19,7 +19,7 @@ FP32 = Tensor("FP32", [4])
 
 
 def saved(array: Any, *, allow_pickle: bool = False) -> bytes:
-    """What numpy.save writes."""
+    """The bytes that numpy.save writes."""
     stream = io.BytesIO()
     np.save(stream, array, allow_pickle=allow_pickle)
     return stream.getvalue()

@@ -1,4 +1,4 @@
-"""What the Open Inference Protocol says about the server and its methods."""
+"""Metadata of the server and its methods in the Open Inference Protocol."""
 
 from importlib.metadata import version
 

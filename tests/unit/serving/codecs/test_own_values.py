@@ -1,4 +1,4 @@
-"""What user code hands over, as JSON: each type in one form, and no value becomes another."""
+"""Values of user code as JSON: each type has one form, and no value becomes another."""
 
 import collections
 import dataclasses

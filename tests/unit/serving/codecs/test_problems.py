@@ -19,7 +19,7 @@ TRICKY = 'say "request_id":null, \\ and more'
 
 
 def answered(values: list[object], reply: object = INSTANCES) -> Answer:
-    """What a predictor's answers become, as a model process and a reply write them."""
+    """The reply to a predictor's answers, split as a model process does it."""
     meta, buffers = split_items(values, {"rows": len(values)})
     results = item_results(meta, b"".join(buffers))
     return reply.answer(results, 0, len(values), None)  # type: ignore[attr-defined,no-any-return]  # all are
@@ -48,7 +48,7 @@ def test_in_msgpack_too(reply: object) -> None:
 
 
 def test_an_id_that_is_there_stays_and_other_bodies_are_left_alone() -> None:
-    """Of an error that was written with it, and of a language without a place for it."""
+    """An error may be written with its id, and a binary body has no place for one."""
     known = problem_answer(MalformedError("no"), "first")
     text = Answer(409, JSON_TYPE, orjson.dumps({"error": TRICKY}))
     raw = Answer(409, b"application/octet-stream", b'"request_id":null')

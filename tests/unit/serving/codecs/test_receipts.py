@@ -1,4 +1,4 @@
-"""Which batch a request rode in, as headers."""
+"""Headers that tell a client about the batch of its request."""
 
 from batchedapi_serving.codecs import Receipt
 from batchedapi_serving.codecs.replies import INSTANCES, ITEM, receipt_headers, receipt_values

@@ -43,7 +43,7 @@ def results_of(array: Any, codec: Codec = CODEC) -> Any:
 
 
 def saved(array: Any) -> bytes:
-    """What numpy.save writes."""
+    """The bytes that numpy.save writes."""
     stream = io.BytesIO()
     np.save(stream, array)
     return stream.getvalue()
@@ -81,7 +81,7 @@ def test_a_list_one_level_deeper_than_a_row_is_many_rows(rows: int) -> None:
     ("shape", "row"), [([], 7), ([1], [7]), ([2, 1], [[7], [8]]), ([1, 1, 2], [[[7, 8]]])]
 )
 def test_the_rank_of_a_body_tells_one_row_from_many(shape: list[int], row: Any) -> None:
-    """Of any declared rank, also of single numbers: the rank is all that is looked at."""
+    """The rank alone decides, whatever rank is declared, single numbers included."""
     codec = TensorCodec(single(Tensor("FP32", shape)), "api", Receipts.OFF)
 
     one, listed, many = (

@@ -120,7 +120,7 @@ async def test_who_is_late_while_its_batch_is_ahead_is_told_so_in_time() -> None
 
 
 async def test_a_batch_ahead_hangs_from_when_it_began() -> None:
-    """Of the timeout that it has, its wait at the lane is no part."""
+    """The timeout of a batch does not include its wait at the lane."""
 
     def predict(items: list[int]) -> list[int]:
         if 5 in items:

@@ -110,7 +110,7 @@ async def test_a_call_that_kills_its_process_fails_alone() -> None:
 
 
 async def test_a_call_that_waits_for_ever_gets_504_and_its_process_lives() -> None:
-    """What it awaits does not come; the calls beside it are answered, so nothing hangs."""
+    """One call awaits something that never comes; the calls beside it are answered."""
 
     async def some_hang(payload: Any, query: object, headers: object) -> Any:
         if payload == "hangs":

@@ -269,7 +269,7 @@ async def test_submitted_rows_are_a_request_like_any_other() -> None:
 async def test_a_refused_submit_is_answered_with_the_reason(
     refuse: ServingError | None, meta: Meta, status: int, words: str
 ) -> None:
-    """What a client would be told; the predictor decides what to make of it."""
+    """The predictor gets the reason that a client would get, and decides what to do."""
     async with ends() as both:
         both.owner.refuse = refuse
         both.submit(5, **meta)

@@ -189,7 +189,7 @@ class History:
                     assert {"predictions": [i["id"] for i in asked.value]} == asked.body
 
     def _only_the_guilty_fail(self) -> None:
-        """Of several deaths a bystander of all of them may be blamed; of those of one row nobody.
+        """A bystander may be blamed for the deaths of several rows, but not for those of one row.
 
         Of want of memory a process may die several times, of one row after another half of it.
         """

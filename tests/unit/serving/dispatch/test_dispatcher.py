@@ -16,7 +16,7 @@ pytestmark = pytest.mark.looptime
 
 
 def sizes(world: World) -> list[int]:
-    """Of the batches, in order."""
+    """Sizes of the batches, in order."""
     return [len(batch) for batch in world.batches]
 
 
@@ -137,7 +137,7 @@ WARM_UP = {"predict": [(n, n, FIXED + PER_ROW * n) for n in (1, 2, 4, 8, 16, 32,
 @pytest.mark.parametrize("warm_up", [{}, WARM_UP])
 @pytest.mark.parametrize("lanes", [1, 2])
 async def test_a_first_burst_is_taken_whole(warm_up: Any, lanes: int) -> None:
-    """Of 64 with ten times the time of a batch of 64: nobody is refused for a guess from one."""
+    """None of 64 requests is refused for a guess from one; the target is ten batches' time."""
     target = 10 * (FIXED + PER_ROW * 64)
     world = World(
         max_latency=target, strategy=Strategy.WINDOW, max_batch_size=64, warm_up=warm_up,

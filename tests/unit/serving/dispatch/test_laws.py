@@ -1,4 +1,4 @@
-"""What holds for any traffic: never lost, never twice, never swapped."""
+"""Laws for any traffic: no request is lost, answered twice or swapped with another."""
 
 import asyncio
 from typing import Any

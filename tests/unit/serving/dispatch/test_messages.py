@@ -1,4 +1,4 @@
-"""What web processes tell each other is read as it was meant."""
+"""Messages between web processes are read as they were meant."""
 
 from collections.abc import Hashable
 from typing import Any

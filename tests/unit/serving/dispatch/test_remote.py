@@ -41,7 +41,7 @@ RECEIPT = Receipt("b-1", 2, 2, 1, 0.001, 0.002, "size", "replica-0", 0)
 
 
 def settings_in(runtime: str, **changes: object) -> ReplicaSettings:
-    """Of a replica with two web processes."""
+    """Settings of a replica with two web processes."""
     values: dict[str, object] = {
         "name": "test", "endpoint": "/test", "revision": "", "predictor_path": "p:P",
         "search": (), "config": {}, "model_path": None, "processes": 1, "threads": 1,

@@ -33,7 +33,7 @@ class Nobody:
 
 @pytest.fixture
 async def served() -> MethodQueue:
-    """Of a method over JSON items."""
+    """The queue of a method over JSON items."""
     await asyncio.sleep(0)
     return World().dispatcher.served(None)
 
@@ -61,7 +61,7 @@ async def test_a_request_is_answered_once_its_last_part_is_there(served: MethodQ
 
 
 async def test_the_clients_message_points_to_the_log_and_shows_no_traceback() -> None:
-    """What the user's code printed may be private."""
+    """The output of the user's code may be private."""
     error = PredictorError.logged("raised KeyError")
 
     assert isinstance(error, PredictorError)

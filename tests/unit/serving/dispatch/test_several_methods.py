@@ -19,7 +19,7 @@ EMBED = MethodSpec("embed", batched=True, max_batch_size=4)
 
 
 def negated(items: list[int]) -> list[int]:
-    """What tells the other method apart."""
+    """The answer of the other method, distinct from the first one's."""
     return [-item for item in items]
 
 

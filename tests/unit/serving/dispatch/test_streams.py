@@ -233,7 +233,7 @@ async def test_a_yielded_item_error_is_the_end() -> None:
 
 
 async def test_streams_count_until_their_end() -> None:
-    """Of `maxReplicaConcurrency`, and of the gauge."""
+    """A stream counts for `maxReplicaConcurrency` and for the gauge."""
     counting = Counting(10, 1.0)
     world = world_of(counting.predict, max_concurrency=2)
     for n in range(2):

@@ -42,7 +42,7 @@ class Traced:
 
     @property
     def batches(self) -> list[Span]:
-        """Of those that are over."""
+        """Spans of the batches that are over."""
         return [span for span, _ in self.over]
 
 

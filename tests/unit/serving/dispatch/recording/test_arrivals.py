@@ -119,7 +119,7 @@ def test_a_slow_disk_costs_requests_of_the_recording_and_no_time(
 
 
 def test_a_disk_that_hangs_does_not_keep_the_replica(caplog: pytest.LogCaptureFixture) -> None:
-    """What it has not taken is counted as dropped."""
+    """Arrivals that were not written are counted as dropped."""
     disk = Disk()
     disk.ready.clear()
     arrivals = ArrivalLog(disk, 0.0)

@@ -54,7 +54,7 @@ def test_a_line_that_a_killed_writer_began_is_taken_back(
 
 
 def test_a_full_disk_leaves_whole_lines_and_a_count_of_the_others(tmp_path: Path) -> None:
-    """Of five lines of ten bytes, 35 bytes hold three; when there is room again it goes on."""
+    """Three lines of ten bytes fit into 35; writing goes on when there is room again."""
     path = tmp_path / "record.jsonl"
     file = RecordFile(path)
     lines = [b"%09d\n" % n for n in range(5)]
