@@ -1,4 +1,4 @@
-"""What a call passes before it is answered, over real sockets: its key, its bytes, its time."""
+"""Checks of a call before it is answered, over real sockets: its key, its bytes, its time."""
 
 import asyncio
 import gzip
@@ -259,7 +259,7 @@ async def answers_long(_: bytes, __: grpc.aio.ServicerContext) -> bytes:
 
 
 async def test_an_answer_that_nobody_reads_counts_and_leaves_for_others() -> None:
-    """What gRPC has of it comes back with the connection, which is closed for whoever has less."""
+    """Closing its connection, in favour of a client that holds less, frees its bytes in gRPC."""
     async with world(answers_long, grace_period=0.1) as one:
         call = one.channel.unary_stream(CALL)(b"")  # nothing is read
         await one.holds(len(LONG), one.budget.most)

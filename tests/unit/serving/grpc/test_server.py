@@ -394,7 +394,7 @@ async def test_nothing_is_ready_before_a_model_process_is(world: World) -> None:
 
 
 async def test_a_draining_server_is_not_ready_and_answers(world: World) -> None:
-    """Who asks before the endpoints have forgotten this pod is still served."""
+    """A request that comes before the endpoints have dropped this pod is still served."""
     world.frontend.draining = True
 
     async with triton.InferenceServerClient(world.target) as client:

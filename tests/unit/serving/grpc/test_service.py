@@ -1,4 +1,4 @@
-"""Which client a call belongs to, and how an answer's status and headers are told over gRPC."""
+"""The client that a call belongs to, and an answer's status and headers over gRPC."""
 
 import pytest
 from grpc import StatusCode
@@ -26,7 +26,7 @@ from batchedapi_serving.grpc.service import Peers, message, status_code, trailin
     ],
 )
 def test_each_status_has_its_twin(status: int, code: StatusCode) -> None:
-    """What a client's retry policy goes by."""
+    """A client's retry policy depends on the status code."""
     assert code is status_code(status)
 
 
@@ -41,7 +41,7 @@ def test_every_status_there_is_has_a_code() -> None:
 
 
 def test_receipt_retry_after_and_request_id_go_into_the_trailing_metadata() -> None:
-    """What HTTP has in response headers."""
+    """HTTP has the same values in response headers."""
     answer = Answer(503, b"", b"", 3, ((b"x-batchedapi-batch-id", b"b-7"),))
 
     expected = [

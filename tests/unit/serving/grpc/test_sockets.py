@@ -1,4 +1,4 @@
-"""What the kernel knows of connections, asked over real sockets."""
+"""Figures of connections from the kernel, over real sockets."""
 
 import contextlib
 import os
@@ -58,7 +58,7 @@ def test_bytes_are_counted_of_either_family(family: int, listens: str, asks: str
 
 
 def test_a_connection_that_nobody_knows_has_no_figures() -> None:
-    """Of another port, closed, or never there."""
+    """The connection may have another port, be closed, or never have existed."""
     with connected(socket.AF_INET, "127.0.0.1", "127.0.0.1") as (sockets, _, peer):
         assert sockets.moved(Peer("127.0.0.1", peer.port + 1)) is None
         sockets.close(Peer("127.0.0.1", peer.port + 1))

@@ -49,7 +49,7 @@ def frame_of(data: bytes) -> Frame:
 
 
 def sent(sender: SharedMemory, receiver: SharedMemory, meta: Meta, payload: list[bytes]) -> bytes:
-    """What the other side takes out of what this one encodes."""
+    """The payload that the other side takes out of the encoded frame."""
     return receiver.take(*frame_of(sender.encode(meta, payload)))
 
 
@@ -72,7 +72,7 @@ def test_a_payload_is_the_same_whichever_way_it_goes(batches: list[list[int]]) -
 
 
 def test_a_large_payload_is_not_in_the_frame() -> None:
-    """What shared memory is for: the socket carries some dozen bytes, not the tensor."""
+    """The socket carries some dozen bytes and shared memory carries the tensor."""
     with both_sides() as (_, dispatcher):
         data = dispatcher.encode({"rows": 1}, [bytes(THRESHOLD)])
 

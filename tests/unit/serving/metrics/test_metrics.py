@@ -39,7 +39,7 @@ def fresh() -> slots.Memory:
 
 
 def ready(max_batch_size: int = 32) -> tuple[slots.Memory, MethodRecorder]:
-    """Of a replica with one method."""
+    """The memory and the recorder of a replica with one method."""
     memory = fresh()
     recorder = Recorder(memory)
     recorder.ready()
@@ -260,7 +260,7 @@ def test_processes_share_the_memory_through_its_file(tmp_path: Path) -> None:
 
 
 def test_every_worker_counts_what_it_answered_without_failure() -> None:
-    """What tells the supervisor that a restarted process is good."""
+    """The supervisor takes a restarted process for good once this counter rises."""
     memory, recorder = ready()
 
     recorder.executed(1, 1, 1, 0.1, 5)

@@ -52,17 +52,17 @@ def call(behaviour: Any, body: bytes, content_type: bytes = b"", query: bytes = 
 
 
 def statuses(result: Result) -> list[int]:
-    """Of each item."""
+    """The status of each item."""
     return [status for status, _, _ in result[0]["items"]]
 
 
 def bodies(result: Result) -> list[Any]:
-    """Of each item, as JSON."""
+    """The body of each item, as JSON."""
     return [orjson.loads(body) for body in result[1]]
 
 
 def error(result: Result) -> str:
-    """Of a batch that failed as a whole."""
+    """The message of a batch that failed as a whole."""
     meta, parts = result
     assert ("error", ()) == (meta["kind"], parts)
     message: str = meta["error"]
@@ -83,7 +83,7 @@ def test_a_tensor_method_gets_an_array_it_may_write_into() -> None:
 
 
 def test_an_item_method_gets_a_list_and_answers_a_list() -> None:
-    """Of the same length, in the same order."""
+    """The answered list has the same length and the same order."""
     result = run(ITEMS, lambda items: [{"n": n + 1} for n in items], 3)
 
     assert [{"n": 1}, {"n": 2}, {"n": 3}] == bodies(result)
@@ -279,7 +279,7 @@ class OutOfMemoryError(RuntimeError):
 
 
 class DerivedError(OutOfMemoryError):
-    """What a library makes of it."""
+    """A library's own subclass of that error."""
 
 
 @pytest.mark.parametrize(

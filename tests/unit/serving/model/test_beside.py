@@ -62,7 +62,7 @@ SPECS = with_calls(Model, served_methods(Model, replica_settings(max_batch_size=
 async def called(
     method: str, payload: Any, answer: Any = None, model: Any = None
 ) -> tuple[Any, list[Any]]:
-    """What the client is answered, and what was submitted; rows are answered `answer`, or so."""
+    """The client's answer, and the submitted rows; each submit returns `answer`, or its rows."""
     submitted: list[Any] = []
 
     async def submit(name: str, rows: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What `context.submit` sends and what it makes of the answer."""
+"""The frames that `context.submit` sends, and its reading of the answer."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Which exceptions mean that a process is of no further use, and which that memory ran out."""
+"""Exceptions after which a process is of no further use, and those of exhausted memory."""
 
 import pytest
 

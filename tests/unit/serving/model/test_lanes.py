@@ -7,7 +7,7 @@ from batchedapi_serving.model.worker import ChannelLoop, LaneThreads
 
 
 def test_what_an_event_loop_wants_runs_in_the_thread_that_waits_for_it() -> None:
-    """Which has one lane: the main thread, where the predictor was made and batches will run."""
+    """The one lane is the main thread, where the predictor was made and batches will run."""
     lanes, channel = LaneThreads(1), ChannelLoop()
 
     async def asks() -> list[int]:

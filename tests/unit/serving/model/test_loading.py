@@ -251,7 +251,7 @@ def test_a_constructor_that_fails_is_told_with_its_text() -> None:
     class Panics:
         def __init__(self) -> None:
             class PanicException(BaseException):
-                """Of an extension in Rust."""
+                """A panic of an extension in Rust."""
 
             raise PanicException("called `Result::unwrap()`")
 

@@ -38,7 +38,7 @@ class SilentError(Exception):
 
 
 class Unnamed(type):
-    """Of classes that do not say what they are called."""
+    """A metaclass of classes whose name cannot be read."""
 
     @property
     def __name__(cls) -> str:  # type: ignore[override]
@@ -105,7 +105,7 @@ def run(method: MethodSpec, behaviour: Callable[..., Any], rows: int = 2) -> Res
 
 
 def kind(value: object) -> str:
-    """What a case is called: not all of them can be shown."""
+    """The name of a case, since not every value can be shown."""
     return value if isinstance(value, str) and value.isalpha() else type(value).__name__
 
 
@@ -133,7 +133,7 @@ def test_whatever_is_raised_is_an_answer(error: BaseException) -> None:
 
 @raised
 async def test_so_it_is_in_an_async_method(error: BaseException) -> None:
-    """Whose event loop would end with some of these, and with it everybody's calls."""
+    """Some of these errors would end the event loop, and with it every client's call."""
 
     async def predict(*_: object) -> NoReturn:
         raise error
@@ -193,7 +193,7 @@ async def test_so_it_is_in_a_stream(error: BaseException, *, is_async: bool) -> 
 
 
 def test_the_log_has_what_can_be_told(caplog: pytest.LogCaptureFixture) -> None:
-    """Of one that raises where it is looked at, its type; of an ItemError that was changed, why."""
+    """The log has the type of an error that cannot be read, and why an ItemError is invalid."""
     changed = ItemError(404, "gone")
     changed.status = 200
 

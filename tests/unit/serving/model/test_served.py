@@ -1,4 +1,4 @@
-"""Which methods are served, and what the manifest changes about them."""
+"""The methods that are served, and the manifest's changes to them."""
 
 import dataclasses
 import functools
@@ -19,7 +19,7 @@ X = Tensor("FP32", [4])
 def settings(
     *methods: MethodSettings, size: int | None = None, policy: ShapePolicy = ShapePolicy.BUCKET
 ) -> ReplicaSettings:
-    """What a manifest says of batching; nothing else is looked at."""
+    """Settings of a manifest about batching; nothing else is looked at."""
     nothing: dict[str, Any] = {field.name: None for field in dataclasses.fields(ReplicaSettings)}
     batching = BatchingSettings(max_batch_size=size, shape_policy=policy)
     return ReplicaSettings(**{**nothing, "batching": batching, "methods": methods})
@@ -33,7 +33,7 @@ def of(
     size: int | None = None,
     policy: ShapePolicy = ShapePolicy.BUCKET,
 ) -> MethodSettings:
-    """What it says of one method."""
+    """Settings of a manifest about one method."""
     batching = BatchingSettings(max_batch_size=size, shape_policy=policy)
     return MethodSettings(name, batched, batch_dim, batching)
 
@@ -53,17 +53,17 @@ class Many:
 
     @batched
     def predict(self, items: list[Any]) -> list[Any]:
-        """Of items."""
+        """A method over items."""
         return items
 
     @batched(inputs=X, max_batch_size=8)
     def embed(self, x: Any) -> Any:
-        """Of a tensor."""
+        """A method over a tensor."""
         return x
 
     @batched(inputs=Tensor("INT64", ["tokens"]))
     def read(self, x: Any) -> Any:
-        """Of different lengths."""
+        """A method over rows of different lengths."""
         return x
 
     @endpoint
@@ -122,7 +122,7 @@ class Unwilling:
 
     @batched(inputs=X, max_batch_size=8, batchable=False)
     def predict(self, x: Any) -> Any:
-        """Of one row at a time."""
+        """A method over one row at a time."""
         return x
 
 
@@ -139,12 +139,12 @@ class Callable:
 
     @batched
     def __call__(self, items: list[Any]) -> list[Any]:
-        """Of items."""
+        """A method over items."""
         return items
 
     @batched
     def other(self, items: list[Any]) -> list[Any]:
-        """Of items."""
+        """Another method over items."""
         return items
 
 
@@ -319,7 +319,7 @@ def test_what_cannot_be_served_says_what_to_do(
 
 
 def test_decorated_and_static_methods_are_called_as_they_are() -> None:
-    """What a wrapper calls is its own business."""
+    """The method behind a wrapper does not matter."""
     assert {"predict", "static", "more"} == set(sizes(Wrapped, settings()))
 
 
@@ -329,7 +329,7 @@ def test_one_maximum_for_all_leaves_methods_for_requests_alone() -> None:
 
 
 def test_the_default_is_predict_or_the_only_one() -> None:
-    """Of several others, the path must name one."""
+    """The path must name a method where there are several others."""
     many = served_methods(Many, settings())
 
     assert "predict" == default_method(many)

@@ -109,7 +109,7 @@ def test_values_out_of_range_fail_instead_of_wrapping_around() -> None:
 
 
 def test_a_named_tuple_is_no_list_of_rows() -> None:
-    """Of as many fields as there are rows, each row would get a field: torch.max answers one."""
+    """A named tuple, as torch.max answers, may have as many fields as there are rows."""
     answer = Labelled(np.array([[0.5], [0.6]]), np.array([[1.0], [2.0]]))
 
     assert refusal(ANY, answer) == "expected one array, got Labelled, a named tuple"
@@ -118,7 +118,7 @@ def test_a_named_tuple_is_no_list_of_rows() -> None:
 
 
 def test_masked_values_are_no_numbers() -> None:
-    """What is below the mask would be answered; without one masked it is an array as any."""
+    """The values below the mask would be answered; an array with none masked is fine."""
     masked = np.ma.array([[1.0], [2.0]], mask=[[True], [False]])
 
     assert refusal(ANY, masked) == "expected numbers, got masked values; fill them"
@@ -128,7 +128,7 @@ def test_masked_values_are_no_numbers() -> None:
 def test_rows_that_are_not_finite_are_told_in_one_line_of_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Whose predictor it is reads the log, and not its clients' answers."""
+    """The owner of a predictor reads the log, and not its clients' answers."""
     with caplog.at_level("ERROR"):
         split_tensors(ANY, np.array([[np.nan], [1], [np.inf]]), 3)
 

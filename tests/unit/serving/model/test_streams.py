@@ -32,7 +32,7 @@ async def until(condition: Any) -> None:
 
 
 async def test_a_generator_stays_in_one_thread_which_waits_for_room() -> None:
-    """What it enters there holds to its end; no other thread goes on in its place."""
+    """A context entered by the generator holds to its end, so no other thread continues it."""
     threads: set[int] = set()
 
     def counting() -> Iterator[int]:

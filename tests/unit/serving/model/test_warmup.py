@@ -42,7 +42,7 @@ class Recording:
 
     @property
     def rows(self) -> list[int]:
-        """Of each batch."""
+        """The rows of each batch."""
         return [meta["rows"] for meta, _ in self.batches]
 
 

@@ -16,7 +16,7 @@ Answer = tuple[int, dict[str, str], bytes]
 
 @dataclass
 class Server:
-    """What was asked of it, and what it answers: by path, one after another, the last for ever."""
+    """A server with a list of answers for each path, the last repeated, that notes requests."""
 
     port: int = 0
     answers: dict[str, list[Answer]] = field(default_factory=dict)
@@ -53,7 +53,7 @@ def handler(answer: Callable[[str], Answer]) -> type[http.server.BaseHTTPRequest
 
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    """Of `localhost`."""
+    """Certificates of `localhost`."""
     return make_certificates(tmp_path_factory.mktemp("tls"))
 
 

@@ -27,7 +27,7 @@ class Server(Protocol):
 
 
 class Fetched(NamedTuple):
-    """What came of it."""
+    """The result of a fetch."""
 
     path: Path
     waits: list[float]
@@ -41,7 +41,7 @@ def fetched(uri: str, folder: Path, sha256: str | None = None) -> Fetched:
 
 
 def failure(uri: str, folder: Path, sha256: str | None = None) -> LoadError:
-    """Of a fetch that fails."""
+    """The error of a fetch that fails."""
     with pytest.raises(LoadError) as raised:
         fetched(uri, folder, sha256)
     return raised.value

@@ -1,4 +1,4 @@
-"""What a URI means."""
+"""The meaning of a URI."""
 
 from pathlib import Path
 

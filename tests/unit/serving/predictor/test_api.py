@@ -1,4 +1,4 @@
-"""What users write, and what the server reads out of it."""
+"""The declarations that users write, as the server reads them."""
 
 import functools
 import json

@@ -22,7 +22,7 @@ from odd_texts import ODD_TEXTS
 
 
 def process(folder: Path, index: int = 0) -> Metrics:
-    """What the model process with that number gives its predictor."""
+    """The metrics that the model process with that number gives its predictor."""
     return Metrics(lambda: PredictorFiles(folder, index))
 
 
@@ -264,7 +264,7 @@ def test_a_file_that_is_no_such_file_costs_the_predictors_metrics_alone(
 
 
 def test_a_file_that_was_just_made_is_no_file_yet(tmp_path: Path) -> None:
-    """Who scrapes meets it in that moment now and then."""
+    """A scrape meets the file in that moment now and then."""
     process(tmp_path).counter("words", "Words.").inc()
     (tmp_path / "counter_1.db").touch()
 

@@ -1,4 +1,4 @@
-"""What the table suggests for the manifest."""
+"""Suggestions for the manifest from the table."""
 
 import json
 from pathlib import Path

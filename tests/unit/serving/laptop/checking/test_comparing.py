@@ -1,4 +1,4 @@
-"""Which answers count as the same."""
+"""Answers that count as the same, and answers that differ."""
 
 from typing import Any
 

@@ -69,7 +69,7 @@ def found(
     ignored: AbstractSet[str] = frozenset(),
     **how: Any,
 ) -> list[str]:
-    """What is wrong."""
+    """The findings about this method."""
     return findings(*asked(spec, function, **how), spec.max_batch_size, ignored)
 
 

@@ -430,7 +430,7 @@ def test_without_a_batch_size_the_first_dimension_is_that_of_rows(
 
 
 def test_without_dynamic_batching_a_request_of_triton_is_a_batch() -> None:
-    """Of as many rows as its client sends."""
+    """The batch has as many rows as the client sends."""
     (spec,) = specs(migrated("config.pbtxt", {"name": "x", "max_batch_size": 8}))
 
     assert {"maxBatchSize": 1, "sizeUnit": "Requests"} == spec["serverSideBatching"]

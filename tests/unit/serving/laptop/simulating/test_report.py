@@ -1,4 +1,4 @@
-"""What is printed of a simulation, on a terminal of any kind."""
+"""The printed report of a simulation, on a terminal of any kind."""
 
 from dataclasses import replace
 
@@ -128,7 +128,7 @@ def test_a_recording_is_measured_with_its_own_sizes() -> None:
 
 
 def test_json_has_the_figures_in_seconds_and_shares() -> None:
-    """What a script reads."""
+    """Scripts read this output."""
     simulated = run(SETUP, UP)
 
     value = simulated.as_object()

@@ -1,4 +1,4 @@
-"""Which CPUs a replica that is tuned has, and its generator."""
+"""CPUs of a replica that is tuned, and of its load generator."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""What is said of a tuning: the table, the patch, the JSON and the exit code."""
+"""The report of a tuning: the table, the patch, the JSON and the exit code."""
 
 import json
 import re
@@ -68,7 +68,7 @@ FOUND_BETTER = run(FOUND, BETTER, step(160), step(200), step(240, held=False))
 
 
 def test_the_manifest_with_the_patch_is_the_setting_that_was_found(tmp_path: Path) -> None:
-    """What kubectl would make of it is what was measured."""
+    """The manifest after `kubectl patch` has the setting that was measured."""
     file = tmp_path / "batchedapi.yaml"
     file.write_text(MANIFEST)
     api = load_documents(file, None, UnknownFields.REFUSE).api

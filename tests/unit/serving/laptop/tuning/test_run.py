@@ -54,13 +54,13 @@ class Climb(measuring.Climb):
 
 
 def counters(size: int) -> PageCounters:
-    """Of a replica with that maxBatchSize."""
+    """Counters of a replica with that maxBatchSize."""
     return PageCounters(0, 0, 0, 0.0, 0, 0.0, 0.0, float(size), one_by_one=False)
 
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[Changes]:
-    """What each replica has differently; nothing is started, simulated or asked."""
+    """The changes of each replica; nothing is started, simulated or asked."""
     found: list[Changes] = []
 
     @contextlib.contextmanager
