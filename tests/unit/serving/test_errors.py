@@ -45,7 +45,7 @@ def test_retry_after_is_whole_seconds_and_never_zero(seconds: float, expected: i
     )
 )
 def test_a_brief_value_begins_as_its_repr(value: Any) -> None:
-    """What errors have always quoted."""
+    """Errors have always quoted the repr."""
     assert repr(value)[:80] == brief(value)
 
 

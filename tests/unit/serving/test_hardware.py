@@ -1,4 +1,4 @@
-"""What a container may use, from files as kernels write them."""
+"""The resources that a container may use, from files as kernels write them."""
 
 import os
 from pathlib import Path

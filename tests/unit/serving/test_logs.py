@@ -22,7 +22,7 @@ def _restored() -> Iterator[None]:
 
 
 def logged(monkeypatch: pytest.MonkeyPatch, log_format: str | None) -> str:
-    """What one event looks like."""
+    """The log line of one event."""
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
     if log_format is None:

@@ -1,4 +1,4 @@
-"""Whose processes are whose."""
+"""The children and descendants of a process."""
 
 from batchedapi_serving.orphans import ProcessEntry, children_of, reap, with_descendants
 

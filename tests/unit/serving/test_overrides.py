@@ -137,7 +137,7 @@ def test_a_flag_beats_the_manifest(flags: Flags, expected: tuple[int | str, int]
 
 
 def test_production_on_a_large_machine_stays_within_the_limit() -> None:
-    """Of the manifest's field."""
+    """The limit is the one of the manifest's field."""
     assert in_effect(api(), Flags(production=True), {}, 96).spec.predictor.web_processes == 16
 
 

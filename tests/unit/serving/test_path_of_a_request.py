@@ -45,7 +45,7 @@ IRIS: Final = single(Tensor("FP32", [4]), Tensor("INT64", []))
 
 
 def compiled_files() -> set[str]:
-    """What a wheel for this machine has compiled, as a walk names files."""
+    """The modules that a wheel for this machine has compiled, as a walk names files."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     hook = project["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]
     return {
@@ -65,7 +65,7 @@ async def no_app(_scope: Any, _receive: Any, _send: Any) -> None:
 
 
 def web_of(world: World) -> tuple[Frontend, Config, ServerState]:
-    """What a connection needs, in front of the dispatcher."""
+    """The parts that a connection needs in front of the dispatcher."""
     config = Config(no_app)
     config.load()
     return Frontend(web_settings(), world.dispatcher, lambda _: None), config, ServerState()

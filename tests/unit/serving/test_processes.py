@@ -42,7 +42,7 @@ async def test_a_child_that_ended_has_no_pid_and_takes_no_signals() -> None:
 
 
 async def test_a_child_that_was_killed_ends_with_the_signal() -> None:
-    """Which tells out of memory from a mistake; its environment is ours and what is added."""
+    """The signal tells lack of memory from a mistake; the environment is ours plus additions."""
     child = Child("test", "http.server")
 
     child.start(["--bind", "127.0.0.1", "0"], {"ADDED": "1"})
@@ -59,7 +59,7 @@ async def test_a_child_that_was_killed_ends_with_the_signal() -> None:
 
 
 async def test_a_child_that_was_never_started_cannot_end() -> None:
-    """That would be waited for, for ever."""
+    """A wait for such a child would never end."""
     with pytest.raises(AssertionError, match="test was never started"):
         await Child("test", "this").ended()
 

@@ -1,4 +1,4 @@
-"""What batching brings and what it must not change: throughput, answers, no time of its own."""
+"""The gain of batching, and its limits: throughput, the same answers, no time of its own."""
 
 import asyncio
 from typing import Any
@@ -18,7 +18,7 @@ def slow(rows: int) -> float:
 
 
 async def seconds_until_answered(max_batch_size: int) -> list[float]:
-    """Of each of 128 requests that arrive together, in their order; every batch is full."""
+    """The times of 128 requests that arrive together, in their order; every batch is full."""
     world = World(max_batch_size=max_batch_size, seconds=slow)
     began = world.loop.time()
     asked = [world.ask(n) for n in range(128)]

@@ -1,4 +1,4 @@
-"""What lies in the queue was written by another release, or by anybody: read, or named and lost."""
+"""Queue entries of another release, or of anybody, are read, or named and lost."""
 
 import asyncio
 import contextlib
@@ -39,7 +39,7 @@ def frame(data: bytes) -> Frame:
 
 
 def methods_text() -> bytes:
-    """What the recorded worker serves."""
+    """The methods that the recorded worker serves."""
     ((_, _, _, text),) = queue_traffic.of("HSET", key="methods")
     return text
 
@@ -113,7 +113,7 @@ def test_the_signature_is_the_same_in_this_release() -> None:
 
 
 def test_the_signature_of_a_later_release_is_its_own() -> None:
-    """Of methods with fields that are not known here; it is what its workers take from."""
+    """A later release may have unknown fields; its workers take requests by its signature."""
     value = orjson.loads(methods_text())
     value["methods"][0]["new"] = 1
     later = orjson.dumps(value)
@@ -160,7 +160,7 @@ def test_a_request_with_any_field_changed_is_run_or_named(kind: tuple[str, bytes
 
 @pytest.mark.parametrize("kind", KINDS, ids=[method for method, *_ in KINDS])
 def test_an_answer_with_any_field_changed_is_given_or_named(kind: tuple[str, bytes, bytes]) -> None:
-    """What is given is as many rows as were asked."""
+    """An answer that is given has as many rows as the request."""
     method, entry, pack = kind
     rows = read_entry(entry).rows
     meta, payload = frame(pack)
@@ -206,7 +206,7 @@ def test_a_sign_of_life_with_any_field_changed_is_read_or_named() -> None:
 
 
 def test_methods_with_any_field_changed_are_read_or_named() -> None:
-    """What is read has codecs."""
+    """The methods that can be read have codecs."""
     outcomes = {}
     for what, changed in mutated(orjson.loads(methods_text()), except_in="example"):
         try:

@@ -1,4 +1,4 @@
-"""What the processes of a replica are told."""
+"""Settings of a replica, as its processes get them."""
 
 from pathlib import Path
 

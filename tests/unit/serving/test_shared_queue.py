@@ -99,7 +99,7 @@ async def test_with_fail_batch_rows_of_a_dead_worker_are_refused() -> None:
 
 @pytest.mark.parametrize("keeps", [True, False], ids=["with its data", "without"])
 async def test_a_restart_of_redis_costs_nobody_an_answer(keeps: bool) -> None:  # noqa: FBT001
-    """What is not there any more is handed in again, and answered once."""
+    """A request that Redis has lost is handed in again, and answered once."""
     async with room(max_batch_size=4) as here:
         await here.worker(seconds=0.2)
         web = await here.web()
@@ -295,7 +295,7 @@ async def test_a_queue_keeps_its_length_while_what_redis_says_of_it_is_old(slow:
 
 
 async def test_a_redis_without_memory_takes_nobody_offline() -> None:
-    """What was accepted is run, whoever asks meanwhile is told, and all goes on by itself."""
+    """Accepted requests run, new ones are refused with the reason, and all recovers by itself."""
     async with room() as here:
         worker = await here.worker(seconds=1.0)
         web = await here.web()

@@ -1,4 +1,4 @@
-"""What a web process tells its supervisor, and who is at its engine when arrivals are recorded."""
+"""Reports of a web process to its supervisor, and the desk at its engine when recording."""
 
 import asyncio
 import json
@@ -87,7 +87,7 @@ def control() -> Iterator[ControlLine]:
 
 
 def memory() -> slots.Memory:
-    """Of a replica that has counted nothing."""
+    """The memory of a replica that has counted nothing."""
     return memoryview(bytearray(slots.BYTES)).cast("d")
 
 

@@ -1,4 +1,4 @@
-"""What a model process finds in its environment: its devices, its threads, the user's variables."""
+"""The environment of a model process: its devices, its threads, the user's variables."""
 
 from typing import Any
 
@@ -68,7 +68,7 @@ def test_devices_are_set_only_if_there_is_something_to_say() -> None:
 
 
 def test_the_users_own_devices_count() -> None:
-    """Who writes CUDA_VISIBLE_DEVICES into the manifest means it."""
+    """A CUDA_VISIBLE_DEVICES in the manifest is deliberate."""
     user = {"CUDA_VISIBLE_DEVICES": "7"}
 
     assert environment_of(gpus=("1",), user=user)["CUDA_VISIBLE_DEVICES"] == "7"

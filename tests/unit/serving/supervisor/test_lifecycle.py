@@ -71,7 +71,7 @@ def _fails() -> None:
 
 
 async def test_the_first_reason_counts() -> None:
-    """What follows from it explains nothing."""
+    """The failures that follow from the first explain nothing."""
     life = Life()
 
     life.fail(LoadError("InitFailed", "no weights"))

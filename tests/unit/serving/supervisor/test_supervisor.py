@@ -1,4 +1,4 @@
-"""What is said about processes and memory, and how often."""
+"""Log lines about processes and memory, and how often they come."""
 
 import asyncio
 import logging

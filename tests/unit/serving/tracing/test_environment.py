@@ -1,4 +1,4 @@
-"""What the standard variables of OpenTelemetry ask for."""
+"""Settings from the standard variables of OpenTelemetry."""
 
 import pytest
 
@@ -11,7 +11,7 @@ ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}
 
 
 def settings(**variables: str) -> TracingSettings | None:
-    """Of a replica of the API `iris` with these variables and an endpoint."""
+    """Settings of a replica of the API `iris` with these variables and an endpoint."""
     return tracing_settings({**ENDPOINT, **variables}, "iris", "iris-0")
 
 

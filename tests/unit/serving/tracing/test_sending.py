@@ -80,7 +80,7 @@ async def test_a_span_has_everything_that_is_known_of_it() -> None:
 async def test_a_collector_that_hangs_costs_spans_and_a_bounded_end(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """What does not fit into the queue is dropped at once, and the rest with the last second."""
+    """Spans that do not fit into the queue are dropped at once, the rest at the end."""
     dropped: list[int] = []
     with socket.create_server((HOST, 0)) as hangs:
         limits = {"OTEL_BSP_MAX_QUEUE_SIZE": "8", "OTEL_EXPORTER_OTLP_TIMEOUT": "3"}

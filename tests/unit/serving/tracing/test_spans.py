@@ -106,7 +106,7 @@ def test_a_state_that_cannot_be_passed_on_is_left_out(state: bytes) -> None:
 
 
 def test_a_trace_that_begins_here_would_be_sampled_by_the_same_rule_elsewhere() -> None:
-    """Of the last eight bytes of its id, as TraceIdRatioBased has it."""
+    """The rule is TraceIdRatioBased's: it looks at the last eight bytes of the id."""
     ours = tracer(0.01)
     found = [span for _ in range(20_000) if (span := ours.begins(b"", b"")) is not None]
 

@@ -84,7 +84,7 @@ class Renewed:
         self._now = 0.0
 
     def admits(self, *given: bytes) -> list[bool]:
-        """Which of these is a key, after they were read again."""
+        """Whether each of these is a key, after the keys were read again."""
         for _ in range(2):  # that there is none is looked at twice
             self._now += 1.5 * RENEWED_SECONDS
             self.keys.renew(self._now)
@@ -147,7 +147,7 @@ def test_a_moment_without_keys_closes_nothing(tmp_path: Path) -> None:
 def test_a_file_that_is_no_key_leaves_its_key_as_it_was_and_no_other(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What is wrong in a Secret must not open the API, close it, or keep a key that went."""
+    """A mistake in a Secret must not open the API, close it, or keep a key that went."""
     renewed = Renewed(keys_in(tmp_path, a="one", b="two"))
     keys_in(tmp_path, a="not a key")
     (tmp_path / "b").unlink()
@@ -211,7 +211,7 @@ def test_what_cannot_be_a_key_is_refused_without_being_told(tmp_path: Path, text
     ],
 )
 def test_what_is_open_is_an_exact_list(method: bytes, path: bytes, *, is_open: bool) -> None:
-    """What merely begins like one of them may be a prediction, or become one."""
+    """A path that merely begins like an open one may be a prediction, or become one."""
     assert is_open == needs_no_key(method, path, ())
 
 
@@ -246,7 +246,7 @@ def test_a_body_needs_a_key(header: tuple[bytes, bytes], *, is_open: bool) -> No
     ],
 )
 def test_a_network_of_one_client_is_one_owner(address: str, owner: str) -> None:
-    """Of IPv6 everybody has 2^64 addresses, and a budget for each would be none."""
+    """Every client of IPv6 has 2^64 addresses, and a budget for each would be none."""
     assert owner == owner_of(address)
 
 

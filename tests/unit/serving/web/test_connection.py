@@ -174,7 +174,7 @@ async def test_a_client_that_does_not_close_after_the_end_is_cut_off() -> None:
 
 
 async def test_a_client_that_sends_a_lot_after_the_end_is_cut_off() -> None:
-    """What nobody wants is not read without end."""
+    """The server does not read unwanted bytes without end."""
     wire = await old(Server())
     wire.send(b"x" * LINGER_BYTES)
     before = wire.aborted

@@ -120,7 +120,7 @@ def test_requests_that_come_whole_are_taken_one_by_one(requests: list[Any], paus
 
 
 def pieces_of(request: bytes, how: str) -> list[bytes]:
-    """What a client sends at once; `joined` goes with what it sends next."""
+    """The pieces that a client sends at once; `joined` goes with the following request."""
     head, end, body = request.partition(b"\r\n\r\n")
     cut = {"whole": [request], "in two": [head + end, body[:1], body[1:]]}
     return [piece for piece in cut.get(how, [head + end, body]) if piece]

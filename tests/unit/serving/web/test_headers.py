@@ -104,7 +104,7 @@ async def test_what_cannot_be_parsed_has_an_id_too() -> None:
 async def test_the_log_line_of_a_failure_has_the_id(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """What a client quotes leads to the reason."""
+    """The id that a client quotes leads to the reason."""
     _, wire = connect(raising)
     wire.send(post(b"x-request-id: mine\r\n"))
     await asyncio.sleep(1)

@@ -1,4 +1,4 @@
-"""What RFC 9110 and 9112 ask of a server, as the clients of others make use of it."""
+"""Requirements of RFC 9110 and 9112 on a server, as common clients rely on them."""
 
 import asyncio
 
@@ -52,7 +52,7 @@ async def test_a_wish_for_another_protocol_is_ignored(cut: int) -> None:
 
 
 async def test_a_request_inside_the_body_of_an_upgrade_is_not_run() -> None:
-    """What could be smuggled past a proxy is a body here as it is there."""
+    """A request that could be smuggled past a proxy is a body here as it is there."""
     head = b"POST /predict HTTP/1.1\r\nhost: t\r\n" + UPGRADE
     server, wire = await asked(head + b"content-length: %d\r\n\r\n%b" % (len(GET), GET))
 

@@ -1,4 +1,4 @@
-"""Who may ask is asked before what they send is taken, and what needs no key is an exact list."""
+"""Keys are checked before a body is taken, and the routes without a key are an exact list."""
 
 import asyncio
 import itertools
@@ -29,7 +29,7 @@ def keys(tmp_path: Path) -> Path:
 
 
 def head(*lines: bytes, method: bytes = b"POST", path: bytes = b"/predict") -> bytes:
-    """Of a request; `lines` end as they do on the wire."""
+    """The head of a request; `lines` end as they do on the wire."""
     return b"%b %b HTTP/1.1\r\nhost: t\r\n%b\r\n" % (method, path, b"".join(lines))
 
 
@@ -131,7 +131,7 @@ async def test_a_body_on_an_open_route_needs_a_key(keys: Path) -> None:
 
 
 def spellings(path: str) -> list[str]:
-    """Of one path: some mean the same to a lenient server, some begin like it."""
+    """Spellings of one path: some mean the same to a lenient server, some begin like it."""
     first = path.lstrip("/")[:1] or "x"
     return [
         path, f"{path}/", f"/{path}", f"/.{path}", f"/x/..{path}", f"{path}/.", f"{path}//x",
@@ -215,7 +215,7 @@ async def test_white_space_around_a_value_is_no_part_of_it(keys: Path, space: by
 
 
 async def test_heads_that_never_end_count_with_all_their_headers() -> None:
-    """Of a header of four bytes more than a hundred are kept."""
+    """A header of four bytes takes more than a hundred in memory."""
     server = Server()
     wire = await sent(server, b"POST /predict HTTP/1.1\r\n" + b"a:b\r\n" * 1000)
 

@@ -46,7 +46,7 @@ def same_as_parsed(pieces: list[bytes], *, traced: bool = False) -> None:
 
 
 def read(known: KnownHeads, data: bytes) -> list[HttpRequest]:
-    """What the known heads make of it."""
+    """The requests that the known heads read in `data`."""
     found = (form.read(data, LIMITS) for form in known.forms)
     return [request for request in found if request is not None]
 

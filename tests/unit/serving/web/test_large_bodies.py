@@ -1,4 +1,4 @@
-"""Which bodies are taken apart elsewhere, and that nobody is forgotten there."""
+"""Large bodies are taken apart in another process, and no client is forgotten there."""
 
 import asyncio
 import math
@@ -37,7 +37,7 @@ RAW_HEADER = b"inference-header-content-length"
 
 
 def head(content_type: str, described: int | None = None) -> RequestHead:
-    """Of a body of which the first `described` bytes are JSON, if any are."""
+    """The head of a body whose first `described` bytes are JSON, if any are."""
     headers = [] if described is None else [(RAW_HEADER, b"%d" % described)]
     return RequestHead(content_type.encode(), b"", headers)
 
@@ -137,7 +137,7 @@ class Codec:
         return self.lives[-1]
 
     def says(self, meta: Meta, payload: bytes = b"") -> None:
-        """Of what it works on; what makes no sense ends it, as a transport would."""
+        """Messages from the process; one that makes no sense ends it, as a transport would."""
         try:
             self._user.take(meta, payload)
         except Exception:  # noqa: BLE001 - as asyncio does with a protocol that raises
@@ -213,7 +213,7 @@ class Engine:
 
 
 class Caller:
-    """Who asks for one thing."""
+    """A client with one request."""
 
     span = None
 
@@ -409,7 +409,7 @@ async def test_no_more_bodies_wait_than_requests_may_be_in_the_replica(worlds: W
 
 @looptime
 async def test_at_the_end_whoever_waits_for_the_codec_process_is_told(worlds: WORLDS) -> None:
-    """What is at the engine is answered there."""
+    """A request that is at the engine is answered there."""
     world = worlds()
     at_the_engine, active, waiting = [world.ask() for _ in range(3)]
     await asyncio.sleep(0)
@@ -524,7 +524,7 @@ async def test_a_process_that_worked_dies_for_the_first_time_again(worlds: WORLD
 
 @looptime
 async def test_a_process_that_cannot_be_started_was_not_restarted(worlds: WORLDS) -> None:
-    """What is told is what happened."""
+    """The message tells what really happened."""
     world = worlds()
     world.codec.broken = OSError("no process left")
     caller = world.ask()
@@ -573,7 +573,7 @@ KB, MB = 1000, 1000 * 1000
 def test_the_smallest_is_next_and_the_oldest_is_not_passed_over_for_long(
     lengths: list[int], passed_over: float, timeout: float, expected: int
 ) -> None:
-    """Whose turn it is, by length and by how long the oldest was passed over."""
+    """The next body depends on the lengths and on how long the oldest was passed over."""
     assert expected == next_of(lengths, passed_over, timeout)
 
 

@@ -55,7 +55,7 @@ def test_a_body_is_looked_at_again_when_it_could_have_become_too_slow() -> None:
 
 @pytest.mark.parametrize(("part", "words"), [(HEADERS, "10 s"), (BODY, "1024 bytes a second")])
 def test_the_limit_is_named(part: str, words: str) -> None:
-    """Who meets it must know what to change."""
+    """A client that meets the limit must know which setting to change."""
     assert words in str(of_sender(part).too_slow())
 
 
@@ -161,7 +161,7 @@ def test_the_last_answer_of_a_connection_may_take_as_long_as_any_other() -> None
 
 
 def test_a_refused_client_gets_no_more_time_for_reading_slowly() -> None:
-    """Of it nothing more is taken, and it was told why at once."""
+    """The client got the reason at once, and the server takes nothing more from it."""
     life = Lifecycle(LIMITS, 0.0)
     life.refused(50.0, lingers=False)
 
@@ -276,7 +276,7 @@ def lived(plan: list[tuple[str, float, int]]) -> tuple[Lifecycle, float]:
 @SETTINGS
 @given(PLAN)
 def test_no_connection_comes_back_from_its_end(plan: list[tuple[str, float, int]]) -> None:
-    """What is taken of a client becomes less only, and a closing connection closes."""
+    """The intake of a client only ever shrinks, and a closing connection closes."""
     life, now, order = Lifecycle(LIMITS, 0.0), 0.0, list(Intake)
     for step, seconds, size in plan:
         now += seconds

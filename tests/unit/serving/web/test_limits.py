@@ -166,7 +166,7 @@ MIB = 1 << 20
 
 
 def test_a_body_counts_from_its_first_piece_to_its_answer() -> None:
-    """What was announced and has not come takes nothing from others."""
+    """An announced body that has not come takes nothing from others."""
     budget = BodyBudget(MIB)
     held = HeldBodies(budget, "a")
 

@@ -1,4 +1,4 @@
-"""What a replica says of itself under /v1 and /v2."""
+"""Metadata of a replica under /v1 and /v2."""
 
 import dataclasses
 import json
@@ -23,7 +23,7 @@ VERSIONED = "/v2/models/api.embed/versions/1/"
 
 
 def frontend(*methods: MethodSpec) -> Any:
-    """Of a server with these."""
+    """The front end of a server with these methods."""
     return Server(methods=methods).frontend
 
 

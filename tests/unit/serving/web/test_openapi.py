@@ -1,4 +1,4 @@
-"""What /docs says of the routes: true, and with an example that the method takes."""
+"""The routes in /docs: described truly, with an example that the method takes."""
 
 from typing import Any
 
@@ -86,7 +86,7 @@ def test_an_example_that_would_fill_pages_is_left_out() -> None:
 
 
 def schema_of(server: Server) -> Any:
-    """Of a new application."""
+    """The OpenAPI schema of a new application."""
     app = FastAPI()
     document_routes(app, server.frontend)
     return app.openapi()

@@ -14,7 +14,7 @@ CHUNKED = b"POST /predict HTTP/1.1\r\nhost: t\r\ntransfer-encoding: chunked\r\n\
 
 
 def bodies(received: bytes) -> list[bytes]:
-    """Of responses with bodies of three bytes."""
+    """The bodies of responses, of three bytes each."""
     return [part[:3] for part in received.split(b"\r\n\r\n")[1:]]
 
 

@@ -14,7 +14,7 @@ DATE = b"date: Thu, 01 Jan 1970 00:00:00 GMT\r\n"
 
 
 class Socket(io.BytesIO):
-    """What http.client reads from."""
+    """A socket for http.client to read from."""
 
     def makefile(self, *_: Any, **__: Any) -> io.BytesIO:
         """The bytes themselves."""

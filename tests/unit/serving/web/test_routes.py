@@ -1,4 +1,4 @@
-"""Which paths predictions are asked for under."""
+"""The paths of predictions."""
 
 import pytest
 

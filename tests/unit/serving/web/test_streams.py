@@ -31,7 +31,7 @@ class Streaming:
 
     @property
     def reader(self) -> Any:
-        """Who asked last."""
+        """The reader of the latest request."""
         caller = self.server.engine.handles[-1].caller
         assert isinstance(caller, Reader)
         return caller
@@ -41,7 +41,7 @@ class Streaming:
         self.reader.item(kind, body)
 
     def body(self) -> bytes:
-        """What came behind the head."""
+        """The bytes behind the head."""
         return self.wire.received.partition(b"\r\n\r\n")[2]
 
 
@@ -146,7 +146,7 @@ async def test_nothing_is_written_to_who_has_no_room_until_there_is() -> None:
 
 
 async def test_who_takes_nothing_is_told_why_and_closed() -> None:
-    """What it was to get meanwhile is dropped, and its generator is told to end."""
+    """The items for this client are dropped meanwhile, and its generator is told to end."""
     streaming = Streaming()
     streaming.item(b"0")
     streaming.wire.connection.pause_writing()
