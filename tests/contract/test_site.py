@@ -126,7 +126,7 @@ def parsed(path: Path) -> _Page:
 
 
 def problem_of(site: Path, page: Path, link: str) -> str | None:
-    """What is wrong with a link to this site; None: nothing, or it leads to another host."""
+    """The fault of a link to this site; None if there is none, or it leads to another host."""
     here = f"http://site/{page.relative_to(site)}"
     address = urlsplit(urljoin(here, link))
     if address.scheme not in {"http", "https"} or address.netloc != "site":

@@ -12,7 +12,7 @@ PAGES: Final = [page for page in pages() if LARGE_EXTRAS & installs(page)]
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_blocks_of_a_page_do_what_they_show(page: str) -> None:
-    """What is copied from a page works, in the order in which it is read."""
+    """Commands and code copied from a page work in the order of the page."""
     if absent := [name for extra in LARGE_EXTRAS & installs(page) for name in missing(extra)]:
         pytest.skip(f"not installed: {', '.join(absent)}: make examples")
 

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def iris(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replica]:
-    """What the locustfile asks."""
+    """The replica to which the locustfile sends its requests."""
     folder = tmp_path_factory.mktemp("iris")
     with running_replica(folder, ["-f", str(EXAMPLES / "01-iris" / "batchedapi.yaml")]) as replica:
         yield replica

@@ -144,12 +144,12 @@ _SIBLINGS: Final[dict[str, Document]] = {
 
 
 def _of_end(ends: Mapping[str, Any], place: Place) -> Any:
-    """What is kept of the field, by the end of its path; None if nothing is."""
+    """The value kept for a field, found by the end of its path; None if there is none."""
     return next((ends[end] for end in ends if words(place).endswith(f".{end}")), None)
 
 
 def tried(place: Place) -> list[Any]:
-    """What that field is tried with; first what it may well be, so that a few will do."""
+    """The values to try in that field, likely ones first, so that a few will do."""
     likely = (*(_of_end(GOOD_VALUES, place) or ()), least(FIELDS[place]))
     return _distinct((*likely, *values_of(place), *HOSTILE))
 
@@ -199,7 +199,7 @@ def snake(name: str) -> str:
 
 
 def values_of(place: Place) -> list[Any]:
-    """What that field is tried with: the common values, and its own with their neighbours."""
+    """The values to try in that field: the common ones, and its own with their neighbours."""
     schema = FIELDS[place]
     own: list[Any] = [*schema.get("enum", ()), schema.get("default")]
     for bound in (schema.get("minimum"), schema.get("maximum")):

@@ -1,4 +1,4 @@
-"""What becomes of a spec: refused, pods, or a condition; and whether one of them is told well."""
+"""Outcomes of a spec: refused, pods, or a condition; and whether they are reported well."""
 
 import asyncio
 import re
@@ -76,7 +76,7 @@ async def watching(world: World) -> AsyncIterator[Seen]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a spec."""
+    """The outcome of a spec."""
 
     kind: str
     """ADMITTED, TOLD, REFUSED or WRONG."""
@@ -90,7 +90,7 @@ def conditions(api: Body) -> dict[str, Body]:
 
 
 def settled(seen: Seen, name: str) -> Outcome | None:
-    """What became of an API that was stored; None while that cannot be told yet."""
+    """The outcome of an API that was stored; None while that cannot be told yet."""
     api = seen.apis.get(name)
     if api is None:
         return None
@@ -159,7 +159,7 @@ async def outcome_of(world: World, seen: Seen, name: str, place: Place, spec: Bo
 
 
 def _untold(api: Body) -> str:
-    """What a status lacks; empty if nothing."""
+    """The part that a status lacks; empty if it is complete."""
     status, generation = api["status"], api["metadata"]["generation"]
     needed = {"Ready", "Progressing", "SpecValid", "ModelLoaded", "Scheduled"}
     late = {
@@ -171,7 +171,7 @@ def _untold(api: Body) -> str:
 
 
 def state_of(seen: Seen, name: str) -> Any:
-    """What an API has become, in words that are alike for APIs of another name and history."""
+    """The state of an API, in words that are alike for APIs of another name and history."""
     api, deployment = seen.apis[name], seen.deployments[name]
     labels = deployment["spec"]["template"]["metadata"]["labels"]
     revision = seen.revisions[f"{name}-{labels[contract.LABEL_REVISION]}"]

@@ -1,4 +1,4 @@
-"""What stood in an API's way and is gone: the operator finds out without a restart."""
+"""An obstacle to an API that has gone: the operator finds out without a restart."""
 
 import asyncio
 import subprocess

@@ -36,7 +36,7 @@ def seen(cluster: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, A
 
 @pytest.fixture(scope="module")
 def verdicts(seen: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What kstatus itself says of each, and Argo CD's Lua with the guide's health check."""
+    """The verdicts of kstatus itself and of Argo CD's Lua with the guide's health check on each."""
     folder = tmp_path_factory.mktemp("kstatus")
     block = re.search(r"```yaml\n(data:.*?)```", GUIDE.read_text(), re.DOTALL)
     assert block is not None

@@ -59,13 +59,13 @@ async def test_both_sides_refuse_names_that_children_cannot_have(world: World, n
 
 
 def wide(namespace: str, name: str) -> str:
-    """What kubectl prints of an API."""
+    """The wide table that kubectl prints of an API."""
     command = ["kubectl", "get", "bapi", name, "-n", namespace, "-o", "wide"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 async def test_the_wide_table_has_the_sentences_of_reconciler_and_autoscaler(world: World) -> None:
-    """What is wrong and what to do about it is read without a describe, whoever has found it."""
+    """A problem and its remedy are read without a describe, whichever of the two found it."""
     name, told = "sentences", {"SLOMet": "p99 is 2 s; raise it", "MetricsAvailable": "1 of 2 told"}
     made = await world.create_api(name, {**GOOD, "paused": True})
     common = {"status": "False", "reason": "Told", "lastTransitionTime": "2026-01-01T00:00:00Z"}

@@ -1,4 +1,4 @@
-"""What kubectl would refuse, the laptop refuses, and the other way round: one language."""
+"""One language for kubectl and the laptop: a manifest refused by one is refused by the other."""
 
 import asyncio
 import json
@@ -49,7 +49,7 @@ _OUR_WORDS: Final = frozenset(
 
 
 def laptop(body: Document) -> str:
-    """What `serve -f` says to a file with that document; nothing, if it takes it."""
+    """The error message of `serve -f` for a file with that document; empty if it is accepted."""
     (read,) = read_documents(json.dumps(body))
     try:
         parse_api(read)
@@ -59,7 +59,7 @@ def laptop(body: Document) -> str:
 
 
 async def apiserver(world: World, body: Document) -> str:
-    """What it says, as strict as kubectl asks it to be; nothing, if it takes it."""
+    """The apiserver's error message, as strict as kubectl asks it to be; empty if it accepts."""
     query = {"dryRun": "All", "fieldValidation": "Strict"}
     try:
         await world.kube._request("POST", BATCHED_APIS.path(world.namespace), query, body)
@@ -86,7 +86,7 @@ def disagreement(here: str, there: str) -> str | None:
 
 
 async def disagreements(world: World, specs: dict[str, Document]) -> dict[str, str]:
-    """Of many documents, those that are judged differently."""
+    """The documents, out of many, that are judged differently."""
     bodies = {name: document(spec) for name, spec in specs.items()}
     answers = await asyncio.gather(*(apiserver(world, body) for body in bodies.values()))
     found = {}

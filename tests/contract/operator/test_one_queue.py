@@ -77,7 +77,7 @@ async def world(plane: ControlPlane) -> AsyncIterator[World]:
 
 
 class Pods:
-    """Those of one API, made ready by the test."""
+    """The pods of one API, made ready by the test."""
 
     def __init__(self, world: World, name: str) -> None:
         self._world, self._name = world, name
@@ -90,7 +90,7 @@ class Pods:
         ]
 
     async def make_ready(self, *roles: str) -> None:
-        """Those of these roles that are there now."""
+        """Make the present pods of these roles ready."""
         for role in roles:
             await self._world.make_ready(await self.of(role))
 
@@ -113,7 +113,7 @@ async def queue(world: World, name: str, wanted: Body | None) -> None:
 
 
 async def selector(world: World, name: str) -> Body:
-    """Of the Service."""
+    """The selector of the Service."""
     found: Body = (await world.appears(SERVICES, name))["spec"]["selector"]
     return found
 

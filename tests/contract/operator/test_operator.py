@@ -36,7 +36,7 @@ def container(deployment: Body) -> Body:
 
 
 def template(deployment: Body) -> str:
-    """What rolls the pods when it changes."""
+    """The pod template, whose changes roll the pods."""
     return json.dumps(deployment["spec"]["template"], sort_keys=True)
 
 
@@ -203,7 +203,7 @@ async def test_in_mode_external_spec_replicas_is_copied(world: World) -> None:
 
 
 async def test_a_hand_edited_child_is_put_right_and_a_deleted_one_made_anew(world: World) -> None:
-    """What the operator owns stays as the API says (O13, O14)."""
+    """Children of the operator stay as the API says (O13, O14)."""
     await world.create_api("drift", {"predictor": IN_IMAGE})
     await world.deployment("drift")
     await world.appears(SERVICES, "drift")

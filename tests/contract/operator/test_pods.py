@@ -85,7 +85,7 @@ async def test_what_the_schema_takes_is_a_pod_that_is_admitted(world: World, nam
 async def test_pods_stay_as_they_are_until_their_next_revision(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the apiserver fills in is no change, and other defaults of the chart are none either."""
+    """Neither the apiserver's defaults nor other defaults of the chart count as a change."""
     there = await restricted(world, "placed")
     first = start_operator(there.namespace, tmp_path / "first.log")
     try:

@@ -1,4 +1,4 @@
-"""What an apiserver heeds of uid, version and ownership: the real one, and those of unit tests.
+"""An apiserver's treatment of uid, version and ownership: the real one, and those of unit tests.
 
 One suite for both. Whatever differs is mended in `tests/unit/operator/worlds.py`.
 """
@@ -69,7 +69,7 @@ class Ground(Protocol):
         """A merge patch."""
 
     async def delete(self, resource: Resource, name: str) -> None:
-        """Of an object that nothing holds."""
+        """Delete an object that no finalizer holds."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Memory:
         return self.kube.objects[resource, ObjectKey.of({"metadata": metadata})]
 
     async def patch(self, resource: Resource, name: str, body: Body) -> Body:
-        """Of labels alone."""
+        """Patch labels alone."""
         self.kube.version += 1
         live = self.kube.objects[resource, ObjectKey(self.namespace, name)]
         labels = {**live["metadata"].get("labels", {}), **body["metadata"]["labels"]}
@@ -124,7 +124,7 @@ async def ground(place: str) -> AsyncIterator[Ground]:
 
 @pytest.fixture
 async def leases(place: str) -> AsyncIterator[Any]:
-    """What has Leases: either, in turn."""
+    """A store of Leases: the one in memory and the real one, in turn."""
     if not place:
         yield MemoryLeases()
         return
@@ -145,7 +145,7 @@ def told(kind: str) -> Body:
 
 
 def version(body: Body | None) -> str:
-    """Of an object that is there."""
+    """The version of an object that is there."""
     assert body is not None
     return str(body["metadata"]["resourceVersion"])
 
@@ -401,7 +401,7 @@ async def test_a_status_is_written_to_that_api_whatever_has_its_name_by_then(
 async def test_a_lease_is_taken_once_and_renewed_at_the_version_that_was_read(
     leases: Any, place: str
 ) -> None:
-    """Of two that take it, one is told; a change that its holder did not see ends its lead."""
+    """Only one of two takers gets it; a change that its holder did not see ends its lead."""
     label = f"leases-{uuid4().hex[:8]}"
     metadata = {"name": label, "namespace": place or "demo", "labels": {label: "a"}}
     kind = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}

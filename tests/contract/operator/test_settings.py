@@ -1,4 +1,4 @@
-"""What a pod runs with is part of its revision, against a real apiserver."""
+"""A pod's settings are part of its revision, against a real apiserver."""
 
 import asyncio
 from pathlib import Path
@@ -23,7 +23,7 @@ SPEC: Final[Body] = {
 
 
 async def label(world: World, name: str) -> str:
-    """Of the pods that the Deployment asks for."""
+    """The revision label of the pods that the Deployment asks for."""
     labels = (await world.deployment(name))["spec"]["template"]["metadata"]["labels"]
     revision: str = labels[LABEL_REVISION]
     return revision

@@ -35,7 +35,7 @@ async def world() -> AsyncIterator[World]:
 async def test_what_a_silent_watch_does_not_tell_is_noticed_within_a_minute(
     world: World, tmp_path: Path
 ) -> None:
-    """Of every kind, and of users' ConfigMaps: whoever drops a connection need not say so."""
+    """Changes of every kind, users' ConfigMaps included, are noticed on a silent connection."""
     kubeconfig = await asyncio.to_thread(Path(os.environ["KUBECONFIG"]).read_text)
     await world.create(CONFIG_MAPS, {"metadata": {"name": "files"}, "data": {"model.py": "x = 1"}})
     async with proxy(kubeconfig, tmp_path, "proxy") as (made, config):

@@ -111,7 +111,7 @@ async def test_characters_beyond_16_bits_arrive(room: tuple[World, Seen]) -> Non
 
 
 async def test_a_spec_that_was_mended_leads_where_a_new_one_does(room: tuple[World, Seen]) -> None:
-    """What the last spec had, or lacked, leaves nothing behind."""
+    """Nothing remains of the last spec's fields, or of its gaps."""
     world, seen = room
     good: Any = with_value(("networking", "grpc"), True)
     good = with_value(("predictor", "env", 0, "value"), "1", good)

@@ -108,7 +108,7 @@ class World:
         return await self.condition(name, kind)
 
     async def make_ready(self, pods: Iterable[Body]) -> None:
-        """What their kubelet would say; a controller may have taken one away in between."""
+        """Mark pods ready, as their kubelet would; a controller may have removed one in between."""
         ready = {"type": "Ready", "status": "True", "reason": "Test"}
         status = {"phase": "Running", "podIP": "127.77.0.1", "conditions": [ready]}
         for pod in pods:

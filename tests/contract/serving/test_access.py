@@ -292,7 +292,7 @@ def test_a_wrong_upload_is_refused_with_the_reason_before_more_of_it_comes(
 def test_each_request_has_one_line_whatever_the_level_of_the_log(
     replica: Replica, grpc_port: int
 ) -> None:
-    """Of good ones and bad ones, FastAPI's and gRPC's; no key and no query is in them."""
+    """Good and bad requests are logged, FastAPI's and gRPC's; no line has a key or a query."""
     ids = {f"asked-{number}": None for number in range(5)}
     headers = [{"x-request-id": name, **BEARER} for name in ids]
     ask(replica, "POST", "/predict?secret=1", content=ROW, headers=headers[0])

@@ -102,7 +102,7 @@ async def test_answers_come_together_and_rows_leave(broker: Broker) -> None:
 
 
 async def test_a_look_says_what_waits_and_who_lives(broker: Broker) -> None:
-    """What runs is not what waits."""
+    """Rows that run do not count as waiting."""
     await broker.register("one", [STREAM])
     await broker.register("dead", [STREAM])
     signed = [await broker.sign("one", b"says"), await broker.sign("one", b"says")]
@@ -467,7 +467,7 @@ async def everything(broker: Broker) -> None:
 
 
 async def test_names_of_any_bytes_are_those_of_the_dead(server: RedisServer) -> None:
-    """What such a worker has is claimed as anybody's, and its name is forgotten."""
+    """Messages of such a worker are claimed like any other's, and its name is forgotten."""
     broker, odd = broker_of(server, "names"), "\udcff\udcfe"
     await broker.connect()
     await broker.open([STREAM])

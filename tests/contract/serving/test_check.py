@@ -40,7 +40,7 @@ def check(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
 def check_code(
     folder: Path, code: str, spec: dict[str, Any], arguments: Sequence[str] = ()
 ) -> "subprocess.CompletedProcess[str]":
-    """Of a manifest with that code."""
+    """Check a manifest with that code."""
     return check(folder, "-f", str(write_manifest(folder, code, spec)), *arguments)
 
 

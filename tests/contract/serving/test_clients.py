@@ -41,12 +41,12 @@ SPEC = {"networking": {"maxConnectionAge": "1s"}}
 
 @pytest.fixture
 def url(replica: Replica) -> str:
-    """Of its predictions."""
+    """The URL of its predictions."""
     return f"http://{HOST}:{replica.port}/predict"
 
 
 def output_of(*command: str) -> str:
-    """What a program prints.
+    """The output of a program.
 
     Raises:
         AssertionError: it failed; with what it said.
@@ -94,7 +94,7 @@ def test_curl(replica: Replica, url: str, version: str, tmp_path: Path) -> None:
 
 
 def in_threads(one: Callable[[int], Any]) -> list[Any]:
-    """What `one` answers to 0, 1, ..., from several threads, for longer than connections live."""
+    """The answers of `one` to 0, 1, ..., from several threads, for longer than connections live."""
     end = time.monotonic() + SECONDS
 
     def seat(first: int) -> list[bool]:

@@ -32,7 +32,7 @@ NETWORKING = {"networking": {"maxConnectionAge": "2s", "keepAlive": "3s"}}
 
 @pytest.fixture(scope="module")
 def grpc_port() -> int:
-    """Of the one replica of this file."""
+    """The gRPC port of the one replica of this file."""
     return free_port()
 
 
@@ -74,7 +74,7 @@ async def test_connections_in_use_end_with_an_answer_at_about_their_age(replica:
 
 
 def sent_ahead(port: int) -> bytes:
-    """What a client reads that has sent twenty requests, one by one, on an old connection."""
+    """The bytes a client receives that sends twenty requests, one by one, on an old connection."""
     with socket.create_connection((HOST, port), timeout=20) as connection:
         time.sleep(1.3 * AGE)
         for _ in range(20):

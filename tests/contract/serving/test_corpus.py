@@ -203,7 +203,7 @@ async def test_pipelined_requests_are_answered_in_order(tensor_replica: Replica)
 
 
 async def test_a_refused_request_closes_its_connection(tensor_replica: Replica) -> None:
-    """What follows cannot be told from the rest of it."""
+    """The bytes that follow cannot be told from the rest of the request."""
     async with connected(tensor_replica.port) as connection:
         await connection.send(b"NONSENSE\r\n\r\n")
         response = await connection.receive()

@@ -145,7 +145,7 @@ def test_waiting_in_decode_is_side_by_side(replica: Replica, path: str) -> None:
 
 
 def test_rows_that_were_decoded_ride_together(replica: Replica) -> None:
-    """What is decoded at the same time is one batch, under a name of its own in the metrics."""
+    """Rows decoded at the same time are one batch, under a name of its own in the metrics."""
     before = replica.metrics()
     at_once(replica, "/predict?wait=0.2", [{"a": 1, "b": 2}] * ASKED)
     page = replica.admin("/metrics")[1]

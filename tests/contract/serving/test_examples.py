@@ -30,7 +30,7 @@ async def test_iris_answers_probabilities(tmp_path: Path) -> None:
 
 
 async def test_sleepy_answers_any_item_with_itself(tmp_path: Path) -> None:
-    """What it is good for is its cost, not its answer."""
+    """Its cost matters, not its answer."""
     file = EXAMPLES / "02-sleepy" / "batchedapi.yaml"
     items: list[Any] = [{"id": 1, "nested": [None, {"a": "ü"}]}, "text", 3.5]
     with running_replica(tmp_path, ["-f", str(file)]) as replica:

@@ -21,7 +21,7 @@ def init(folder: Path, kind: str) -> None:
 
 
 def output_of_its_test(folder: Path) -> str:
-    """What pytest says of the project's own test."""
+    """The output of pytest for the project's own test."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_model.py"]
     done = subprocess.run(
         command, cwd=folder, capture_output=True, text=True, check=False, timeout=SECONDS

@@ -70,7 +70,7 @@ def guarded(folder: Path) -> Iterator[Replica]:
 
 
 def peak_bytes(replica: Replica) -> int:
-    """Of memory that its web process has had at most."""
+    """The peak memory of its web process."""
     (pid,) = replica.children("web")
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return 1024 * int(next(line.split()[1] for line in lines if line.startswith("VmHWM")))

@@ -51,7 +51,7 @@ def programs() -> Path:
 
 
 def run(*command: object) -> "subprocess.CompletedProcess[str]":
-    """What a program prints, and its exit code."""
+    """Run a program; the result has its output and its exit code."""
     words = [str(word) for word in command]
     return subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
 

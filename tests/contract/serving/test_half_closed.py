@@ -27,7 +27,7 @@ SPEC = {"serverSideBatching": {"maxBatchSize": 1}}
 
 
 def whole_answer(port: int, data: bytes) -> bytes:
-    """What comes until the server closes, after `data` and the end of our side."""
+    """The bytes that come until the server closes, after `data` and the end of our side."""
     with socket.create_connection((HOST, port), timeout=20) as connection:
         connection.sendall(data)
         connection.shutdown(socket.SHUT_WR)

@@ -143,13 +143,13 @@ async def test_others_are_answered_while_a_body_is_taken_apart(replica: Replica)
 
 
 def signal_codec_processes(replica: Replica, number: int) -> None:
-    """Of all web processes."""
+    """Send a signal to the codec processes of all web processes."""
     for pid in codec_processes(replica):
         os.kill(pid, number)
 
 
 def codec_processes(replica: Replica) -> list[int]:
-    """Of all web processes."""
+    """The codec processes of all web processes."""
     return [
         int(entry.name)
         for web in replica.children("web")

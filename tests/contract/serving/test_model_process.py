@@ -183,7 +183,7 @@ def model() -> Iterator[ModelProcess]:
 
 
 def oom_score() -> int:
-    """Of this process, which the model process was started from."""
+    """The OOM score of this process, from which the model process was started."""
     return int(Path("/proc/self/oom_score_adj").read_text())
 
 

@@ -52,7 +52,7 @@ async def test_without_a_model_there_is_no_path(tmp_path: Path) -> None:
 
 
 def store_environment(store: ObjectStore, **more: str) -> dict[str, str]:
-    """What `predictor.env` says of a store other than Amazon's."""
+    """The variables of `predictor.env` for a store other than Amazon's."""
     return {
         "AWS_ENDPOINT_URL": store.url,
         "AWS_REGION": REGION,
@@ -62,7 +62,7 @@ def store_environment(store: ObjectStore, **more: str) -> dict[str, str]:
 
 
 async def answer_of_a_bucket(folder: Path, environment: dict[str, str]) -> str:
-    """What the model of the store says, in a replica with this environment."""
+    """The answer of the model from the store, in a replica with this environment."""
     manifest = manifest_with(folder, {"uri": "s3://models/v1/weights.txt"})
     with running_replica(folder, ["-f", str(manifest)], environment) as replica:
         answer: list[str] = (await ask(replica.port, 0)).json()

@@ -1,4 +1,4 @@
-"""What user code hands back, generated, to a model process as it is."""
+"""Answers of user code, generated, given to a model process as they are."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What user code answers and clients send, odd in every language: kept, or refused, never changed.
+"""Answers and requests that are odd in every language: kept, or refused, never changed.
 
 Through a real server: the same value is the same answer over JSON, msgpack, v1, v2, gRPC, streams,
 responses and `encode`.
@@ -91,7 +91,7 @@ REFUSED = (
 
 @pytest.fixture(scope="module")
 def grpc_port() -> int:
-    """Of the module's replica."""
+    """The gRPC port of the module's replica."""
     return free_port()
 
 
@@ -105,7 +105,7 @@ def replica(folder: Path, grpc_port: int) -> Iterator[Replica]:
 
 @pytest.fixture(scope="module")
 def client(replica: Replica) -> Iterator[httpx.Client]:
-    """Of HTTP."""
+    """A client for HTTP."""
     with httpx.Client(base_url=f"http://{HOST}:{replica.port}", timeout=30) as http:
         yield http
 

@@ -1,4 +1,4 @@
-"""What a predictor starts ends with its process, whoever else has inherited what of it."""
+"""A predictor's child processes end with its own, whoever else has inherited its descriptors."""
 
 import asyncio
 import http.client
@@ -106,7 +106,7 @@ def of_workers(folder: Path) -> dict[int, str]:
 
 
 def lanes(replica: Replica) -> float:
-    """Of `predict`; what is async has as many as may run side by side."""
+    """The lanes of `predict`; an async method has as many as may run side by side."""
     page = replica.admin("/metrics")[1]
     (line,) = (one for one in page.splitlines() if one.startswith(LANES))
     return float(line.split()[-1])

@@ -233,7 +233,7 @@ async def answered_in_time(client: QueueClient) -> Any:
 
 
 def connections(redis: RedisServer) -> int:
-    """Of such clients."""
+    """The number of connections of such clients."""
     return redis.ask("CLIENT", "LIST").count("user=app ")
 
 
@@ -247,7 +247,7 @@ async def until(condition: Any, what: str) -> None:
 
 @pytest.mark.parametrize("trouble", ["restarted", "long away", "connections killed", "stood still"])
 async def test_a_client_is_answered_after_trouble_with_redis(tmp_path: Path, trouble: str) -> None:
-    """What was asked meanwhile is answered or refused, what is asked after it is answered."""
+    """Requests during the trouble are answered or refused, those after it are answered."""
     with running_redis(tmp_path) as redis, running_worker(tmp_path, redis):
         async with client_of(redis) as client:
             await client.predict("items", ITEM)
@@ -314,7 +314,7 @@ async def test_a_line_to_nobody_is_closed(tmp_path: Path) -> None:
 async def test_a_line_that_nobody_uses_is_closed_and_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of an API that is gone nobody would ever say so."""
+    """Nobody would ever say that an API is gone, so its line is closed when idle."""
     monkeypatch.setattr(client_module, "_IDLE_SECONDS", 0.5)
     with running_redis(tmp_path) as redis, running_worker(tmp_path, redis):
         async with client_of(redis) as client:

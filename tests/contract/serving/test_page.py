@@ -235,7 +235,7 @@ def test_a_replica_that_is_gone_is_told_with_the_time(chromium: Browser, tmp_pat
 
 
 class Operator:
-    """What the page about all APIs asks, answered by the operator's own code over one replica."""
+    """The operator's side of the page about all APIs: its own code, over one replica."""
 
     def __init__(self, replica: Replica) -> None:
         self.replica = replica

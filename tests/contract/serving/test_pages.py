@@ -17,5 +17,5 @@ PAGES: Final = [
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_blocks_of_a_page_do_what_they_show(page: str) -> None:
-    """What is copied from a page works, in the order in which it is read."""
+    """Commands and code copied from a page work in the order of the page."""
     assert run_page(page) > 0

@@ -86,7 +86,7 @@ class Load:
 
 
 def restarts(replica: Replica, role: str) -> float:
-    """Of the replica's processes of one role."""
+    """The restarts of the replica's processes of one role."""
     return replica.metrics().get(f"batchedapi_process_restarts_total{{role={role}}}", 0.0)
 
 
@@ -242,7 +242,7 @@ PLACES = """
 
 
 async def places(replica: Replica) -> list[dict[str, Any]]:
-    """What each of two model processes says of itself, by index."""
+    """The facts that each of two model processes reports of itself, by index."""
     await lanes_are(replica, 2)
     seen: dict[int, dict[str, Any]] = {}
     end = time.monotonic() + 20

@@ -169,7 +169,7 @@ async def test_rows_of_all_web_processes_reach_every_worker(tmp_path: Path) -> N
 
 
 async def test_rows_wait_for_the_first_worker_and_a_long_poll_tells_of_them(tmp_path: Path) -> None:
-    """What an API at zero lives by: who asks is held, and who starts pods hears of it at once."""
+    """An API at zero depends on both: requests are held, and the scaler hears of them at once."""
     with running_redis(tmp_path) as redis:
         file = manifest(tmp_path, redis)
         with running(tmp_path, redis, file) as ((web,), (worker,)):
@@ -279,7 +279,7 @@ async def test_what_a_dead_worker_had_is_run_by_others_within_seconds(tmp_path: 
 
 
 async def test_with_fail_batch_nothing_that_was_taken_runs_twice(tmp_path: Path) -> None:
-    """Who books a payment would rather be asked again than charge twice."""
+    """A client that books a payment prefers an error to being charged twice."""
     with running_redis(tmp_path) as redis:
         file = manifest(tmp_path, redis, seconds=0.2, onItemError="FailBatch")
         with running(tmp_path, redis, file, workers=2) as ((web,), (first, _)):
@@ -541,7 +541,7 @@ async def test_all_stop_while_redis_stands_still(tmp_path: Path) -> None:
 
 
 def refused(folder: Path, redis: RedisServer, file: str) -> str:
-    """What a worker says that ends with exit code 1 at its start."""
+    """The log of a worker that ends with exit code 1 at its start."""
     worker = start_replica(folder, ["-f", file], redis.environment, command="worker")
     try:
         exit_code = worker.process.wait(PATIENCE)

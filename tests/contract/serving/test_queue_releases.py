@@ -26,7 +26,7 @@ PATIENCE: Final = 60.0
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[RedisServer]:
-    """Of one test."""
+    """A Redis server for one test."""
     with running_redis(tmp_path) as started:
         yield started
 
@@ -51,7 +51,7 @@ def frames(data: bytes) -> list[Frame]:
 
 
 def soon(condition: Any, what: str) -> Any:
-    """What `condition()` says, once it is true."""
+    """The value of `condition()`, once it is true."""
     end = time.monotonic() + PATIENCE
     while not (found := condition()):
         assert time.monotonic() < end, what
@@ -141,7 +141,7 @@ async def _answered_by_hand(
 
 
 def keys_of(client: "redis.Redis", kind: str) -> list[bytes]:
-    """Those that somebody else might have written."""
+    """The keys that somebody else might have written."""
     found: list[bytes] = list(client.keys(f"{BASE}{kind}*"))
     if kind == "answers":
         webs = (key for key in client.keys(f"{BASE}alive:*") if client.get(key) == b"web")
@@ -208,7 +208,7 @@ def test_messages_that_cannot_be_read_cost_nobody_else_anything(
 
 
 def _odd(client: "redis.Redis", answers: bytes) -> Iterator[Any]:
-    """What writes one odd message each."""
+    """Functions that write one odd message each."""
     entry, pack = next(queue_traffic.of("XADD"))[4], next(queue_traffic.of("RPUSH"))[2]
     ((request, payload),), ((answer, body),) = frames(entry), frames(pack)
     (rows,) = client.keys(f"{BASE}rows:*:predict")

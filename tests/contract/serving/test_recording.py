@@ -76,12 +76,12 @@ async def load(port: int, clients: int, requests: int) -> list[Response]:
 
 
 def rows_of(answers: list[Response]) -> list[int]:
-    """Of each answer, ascending."""
+    """The rows of each answer, ascending."""
     return sorted(len(answer.json()["predictions"]) for answer in answers)
 
 
 async def test_every_request_of_all_web_processes_is_one_line(tmp_path: Path) -> None:
-    """Of four clients each in two web processes; times ascend, and no payload is anywhere."""
+    """Four clients ask each of two web processes; times ascend, and no payload is anywhere."""
     file, record = manifest(tmp_path), tmp_path / "record.jsonl"
     arguments = ["-f", file, "--web-processes", "2", "--record", str(record)]
     began = time.monotonic()

@@ -41,7 +41,7 @@ CODE = """
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["one web process", "two web processes"])
 def replica(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[Replica]:
-    """That waits long enough for batches of many clients, and says who rode with whom."""
+    """A replica that waits for batches of many clients and says which requests shared a batch."""
     folder: Path = tmp_path_factory.mktemp("routes")
     batching = {"batchInterval": "50ms", "strategy": "Fixed", "receipt": "Headers"}
     spec = {

@@ -66,7 +66,7 @@ PANELS: Final = {
 
 @dataclass(frozen=True)
 class Pages:
-    """What a replica's page said at the two ends of a window, and at which Unix times."""
+    """A replica's metrics page at the two ends of a window, and the Unix times of both."""
 
     before: str
     after: str
@@ -170,7 +170,7 @@ def page_of(found: list[dict[str, Any]], which: int) -> str:
 
 
 def columns(pages: Pages) -> dict[str, str]:
-    """What `kubectl get bapi` prints of a status that the operator wrote of these two pages."""
+    """The columns of `kubectl get bapi` for a status that the operator wrote of these two pages."""
     body = api(**SPEC)
     state = ScalingState()
     for text, at in ((pages.before, pages.began), (pages.after, pages.ended)):
@@ -193,7 +193,7 @@ def columns(pages: Pages) -> dict[str, str]:
 
 
 def drawn(chromium: Browser, replica: Replica, pages: Pages) -> dict[str, Any]:
-    """What the page's script makes of the two pages."""
+    """The figures that the page's script computes from the two pages."""
     one = Watched(chromium, f"http://{HOST}:{replica.admin_port}/", width=1280, scheme="light")
     try:
         figures: dict[str, Any] = one.page.evaluate(

@@ -67,7 +67,7 @@ STEPS: Final = settings(
 
 @pytest.fixture(scope="module")
 def operations(replica: Replica) -> list[Any]:
-    """What /openapi.json describes."""
+    """The operations that /openapi.json describes."""
     schema = schemathesis.openapi.from_url(f"http://{HOST}:{replica.port}/openapi.json")
     found = list(schema.get_all_operations())
     assert [] == [result for result in found if not isinstance(result, Ok)]

@@ -86,7 +86,7 @@ HOOK: Final = """
 
 
 class Event(NamedTuple):
-    """What one process did."""
+    """An audit event of one process."""
 
     name: str
     arguments: tuple[str, ...]
@@ -100,7 +100,7 @@ class Watched(NamedTuple):
     events: Path
 
     def seen(self) -> list[Event]:
-        """Of the processes that requests reach: the supervisor looks after itself meanwhile."""
+        """The events of processes that requests reach, so not of the supervisor's own work."""
         files = [self.events / str(pid) for pid in self.replica.children()]
         lines = itertools.chain.from_iterable(file.read_text().splitlines() for file in files)
         return [Event(*ast.literal_eval(line)) for line in lines]

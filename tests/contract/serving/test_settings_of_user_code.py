@@ -1,4 +1,4 @@
-"""What user code may set for its whole process, by CPython's documentation, and what we make of it.
+"""Process-wide settings that user code may change, by CPython's documentation, and their effect.
 
 Each is set at import, in the constructor and in a batch of one process. It answers, logs what a row
 raises, and goes on when a web process is replaced.

@@ -112,7 +112,7 @@ def test_a_manifest_with_recorded_requests(tmp_path: Path) -> None:
 def test_bad_input_is_exit_code_2_with_its_place(
     tmp_path: Path, arguments: tuple[str, ...], message: str
 ) -> None:
-    """What was expected and what came, without a traceback."""
+    """The message names the expected and the actual value, without a traceback."""
     done = simulate(tmp_path, "--trace", trace_of(tmp_path, STEP), *arguments)
 
     assert 2 == done.returncode

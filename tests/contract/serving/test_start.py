@@ -257,7 +257,7 @@ def test_sigterm_at_any_moment_of_the_start_ends_it(tmp_path: Path, seconds: flo
 def test_process_1_of_a_container_hears_sigterm_from_its_first_moment(
     tmp_path: Path, seconds: float
 ) -> None:
-    """What has no handler there is not heard at all; the image has it wait for the interpreter."""
+    """A signal without a handler is lost there; the image has it wait for the interpreter."""
     manifest = write_manifest(tmp_path, GOOD, {})
     program = ["env", "--block-signal=TERM,INT", str(PROGRAM), "serve", "-f", str(manifest)]
     inside = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", *program]

@@ -54,7 +54,7 @@ def allow_descriptors(pid: int, limit: int) -> None:
 
 @contextlib.contextmanager
 def few_descriptors(soft: int) -> Iterator[None]:
-    """What is started meanwhile may raise its limit to the hard one, and begins with this."""
+    """Lower the soft limit of processes started meanwhile; they may raise it to the hard one."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, before[1]))
     try:
@@ -169,7 +169,7 @@ def test_probes_are_answered_beside_a_thousand_connections(replica: Replica, *, 
 
 
 def descriptors(replica: Replica) -> int:
-    """That its supervisor has open."""
+    """The number of descriptors that its supervisor has open."""
     return len(os.listdir(f"/proc/{replica.pid}/fd"))  # noqa: PTH208 - names are enough
 
 

@@ -103,7 +103,7 @@ async def test_readiness_ends_at_once_and_requests_are_taken_for_the_drain_delay
 async def test_in_a_pod_it_is_ready_as_long_as_it_lets_anybody_in(
     tmp_path: Path, arguments: list[str]
 ) -> None:
-    """Who ends is known by its deletion there, and gets new clients while no other is ready.
+    """A pod that ends is known by its deletion, and gets new clients while no other is ready.
 
     A replica that said otherwise would be left out, and whoever asks the only one be refused.
     """

@@ -134,7 +134,7 @@ def ask(replica: Replica, method: str, payload: Any = None, **headers: str) -> h
 
 
 def state(replica: Replica) -> Any:
-    """What the predictor has seen."""
+    """The state that the predictor has recorded."""
     return ask(replica, "state").json()
 
 
@@ -324,7 +324,7 @@ def test_pages_of_browsers_may_read_it(replica: Replica) -> None:
 
 
 def access_lines(replica: Replica, path: str) -> str:
-    """Of the access log."""
+    """The lines of the access log."""
     lines = (line for line in replica.text().splitlines() if "batchedapi.access" in line)
     return "\n".join(line for line in lines if path in line)
 
@@ -473,7 +473,7 @@ def test_streams_that_end_in_time_end_whole_when_a_replica_stops(
 
 
 def test_a_stream_counts_as_a_request_until_its_end(tmp_path: Path) -> None:
-    """Of the limit, and of the metrics."""
+    """A stream counts for the limit and for the metrics."""
     with replica_of(tmp_path, {"overload": {"maxReplicaConcurrency": 2}}) as replica:
         readings = [Reading(replica, "tokens", {"n": 100, "wait": 0.03}) for _ in range(2)]
         for reading in readings:

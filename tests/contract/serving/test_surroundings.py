@@ -1,4 +1,4 @@
-"""What surrounds a replica: descriptors, variables, files beside the model, a full disk."""
+"""The surroundings of a replica: descriptors, variables, files beside the model, a full disk."""
 
 import asyncio
 import contextlib
@@ -57,7 +57,7 @@ async def test_descriptors_that_were_closed_before_the_start_are_no_sockets(
 
 
 def standard_descriptors(pid: int) -> list[str]:
-    """What 0, 1 and 2 of a process are."""
+    """The targets of descriptors 0, 1 and 2 of a process."""
     return [str(Path(f"/proc/{pid}/fd/{number}").readlink()) for number in range(3)]
 
 

@@ -94,7 +94,7 @@ def named(spans: Sequence[Received], name: str) -> Received:
 
 
 def server_spans(spans: Sequence[Received]) -> list[Received]:
-    """Those of requests."""
+    """The spans of requests."""
     return [span for span in spans if span.server]
 
 
@@ -176,7 +176,7 @@ def test_clients_that_share_a_batch_are_linked_to_the_same_span(tmp_path: Path) 
 
 
 def test_decode_and_encode_are_in_the_trace_too(tmp_path: Path) -> None:
-    """That is where others are called; the row's own batch is under the call that submitted it."""
+    """Both may call other services; the row's own batch is under the call that submitted it."""
     with traced(tmp_path, NEVER) as (replica, found):
         answer = post(replica, "/api/text", "a", SAMPLED).json()
         spans = found.wait_for(lambda spans: len(spans) == 4)

@@ -138,7 +138,7 @@ def test_a_replica_runs_on_its_cpus_and_the_generator_on_the_others(tmp_path: Pa
 
 
 def test_without_a_target_nothing_is_tuned(tmp_path: Path) -> None:
-    """What to write is said."""
+    """The message says which option to write."""
     manifest = write_manifest(tmp_path, SLEEPY, {})
 
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""What a replica promises while it is asked for a lot, and parts of it fail; real processes."""
+"""A replica's promises while it is under load and parts of it fail; real processes."""
 
 import asyncio
 import json
@@ -74,7 +74,7 @@ async def test_all_web_processes_have_one_queue(tmp_path: Path) -> None:
 
 
 def figures(answer: Response) -> tuple[str, ...]:
-    """Of the batch that an answer's receipt is of."""
+    """Figures of the batch that an answer's receipt describes."""
     names = ("batch-rows", "batch-requests", "reason")
     return tuple(answer.headers[f"x-batchedapi-{name}"] for name in names)
 
@@ -203,7 +203,7 @@ ALWAYS = """
 
 
 async def seconds_beside(folder: Path, config: dict[str, Any]) -> list[float]:
-    """Of each answer to 4 clients of one method in 3 s, beside 64 of another, sorted."""
+    """The sorted seconds of all answers to 4 clients of one method in 3 s, beside 64 of another."""
     file = write_manifest(folder, ALWAYS, {"predictor": {"config": config}})
     waits: list[float] = []
     with running_replica(folder, ["-f", str(file)]) as replica:

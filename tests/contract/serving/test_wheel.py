@@ -16,7 +16,7 @@ PIP: Final = ("-m", "pip", "--disable-pip-version-check", "-q")
 
 
 def run(*command: object) -> str:
-    """What a command prints on both of its outputs."""
+    """The output of a command, on stdout and stderr."""
     words = [str(word) for word in command]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
