@@ -513,7 +513,7 @@ async def resume(api: Api) -> None:
 
 
 def mode(name: str) -> Step:
-    """Who chooses replicas."""
+    """A step that changes the mode, which decides who chooses the number of replicas."""
 
     async def step(api: Api) -> None:
         replicas = None if name == "Native" else 1
@@ -523,7 +523,7 @@ def mode(name: str) -> Step:
 
 
 def pages(first: int, **changes: Any) -> Step:
-    """What the pages of the pods say from now on, from that one on."""
+    """A step that changes the metrics pages of all pods from number `first` on."""
 
     async def step(api: Api) -> None:
         for number in range(first, len(api.pods)):

@@ -80,7 +80,7 @@ class Replica:
             file.write(text.ljust(ARMED_BYTES, b"\0"))
 
     def lines(self, name: str) -> list[str]:
-        """Of the injector's file."""
+        """The lines of the injector's file."""
         file = self.folder / name
         return file.read_text().splitlines() if file.exists() else []
 

@@ -65,7 +65,7 @@ def rules(objects: Objects, kind: str) -> list[dict[str, Any]]:
 
 
 def granted(objects: Objects) -> set[tuple[str, str, str]]:
-    """What the operator may do in one namespace: group, resource and verb."""
+    """The operator's permissions in one namespace: group, resource and verb."""
     return {
         (group, resource, verb)
         for rule in rules(objects, "Role") + rules(objects, "ClusterRole")

@@ -34,7 +34,7 @@ def run(*command: object, stdin: str | None = None) -> str:
 
 
 def kubectl(*arguments: object, stdin: str | None = None) -> str:
-    """What kubectl prints."""
+    """The output of kubectl."""
     return run("kubectl", *arguments, stdin=stdin)
 
 

@@ -43,7 +43,7 @@ TYPES: Final = (b"", b"application/json")
 
 
 def web_settings(**changes: Any) -> ReplicaSettings:
-    """Of a replica called `api`."""
+    """The settings of a replica called `api`."""
     values: dict[str, Any] = {
         "name": "api", "endpoint": "/api", "revision": "", "predictor_path": "model:Model",
         "search": (), "config": {}, "model_path": None, "model_uri": None,
@@ -309,7 +309,7 @@ class Peer(asyncio.Transport):
 
     @property
     def statuses(self) -> list[int]:
-        """Of the responses so far."""
+        """The statuses of the responses so far."""
         return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d{3}) ", self.received)]
 
     def header(self, name: str) -> list[str]:

@@ -32,7 +32,7 @@ def text(number: int, value: str | bytes) -> bytes:
 
 
 def texts(message: bytes) -> Iterator[bytes]:
-    """What is in the fields of a message that has texts alone."""
+    """The fields of a message that has only texts."""
     while message:
         length = message[1]
         yield message[2 : 2 + length]

@@ -43,7 +43,7 @@ _ENDINGS: Final = contextvars.ContextVar[list[BaseException]]("endings")
 
 
 class EndingError(BaseException):
-    """What a model does here by raising, as user code cannot: all that is raised is an answer."""
+    """An exception by which a model ends its process here; one of user code would be an answer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,13 +102,13 @@ class Asked:
 
     @property
     def status(self) -> int:
-        """Of its only answer."""
+        """The status of its only answer."""
         (answer,) = self.answers
         return answer.status
 
     @property
     def body(self) -> Any:
-        """Of its only answer, as JSON."""
+        """The body of its only answer, as JSON."""
         (answer,) = self.answers
         return orjson.loads(answer.body)
 
@@ -365,7 +365,7 @@ class World:
 
     @property
     def lanes(self) -> list[ModelLane]:
-        """Of all processes that are alive."""
+        """The lanes of all processes that are alive."""
         return [lane for process in self.processes for lane in process.lanes]
 
     def began(self, meta: dict[str, Any], payload: bytes) -> None:

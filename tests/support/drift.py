@@ -1,4 +1,4 @@
-"""What a field manager owns of an object, and how others might change it.
+"""The fields of an object that a field manager owns, and how others might change them.
 
 A path is a tuple of the steps of `fieldsV1`: `f:NAME` is a field, `k:{...}` the item of a list that
 has those keys, `v:VALUE` a value of a set.
@@ -64,7 +64,7 @@ def whole(body: Mapping[str, Any] | None, found: Mapping[Path, Any]) -> bool:
 
 
 def value_at(body: Any, path: Path) -> Any:
-    """What stands there; MISSING without it."""
+    """The value at that path; MISSING without it."""
     for step in path:
         place = _place(body, step)
         if place is None:

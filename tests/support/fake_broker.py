@@ -42,7 +42,7 @@ class Stream:
 
 
 class FakeRedis:
-    """What all processes see."""
+    """The one Redis that all processes share."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self.now = now
@@ -80,7 +80,7 @@ class FakeRedis:
             self.empty()
 
     def place(self) -> str:
-        """Of the next request: its time in milliseconds, as Redis has it."""
+        """The ID of the next request: its time in milliseconds, as Redis has it."""
         self._last += 1
         return f"{int(1000 * self.now())}-{self._last}"
 

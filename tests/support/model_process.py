@@ -31,7 +31,7 @@ HEAD = RequestHead(b"application/json", b"", ())
 
 
 def settings_in(runtime: str, **changes: Any) -> ReplicaSettings:
-    """Of a replica whose predictor is `composed.py` in `runtime`."""
+    """The settings of a replica whose predictor is `composed.py` in `runtime`."""
     values: dict[str, Any] = {
         "name": "composed", "endpoint": "/composed", "revision": "", "model_path": None,
         "predictor_path": "composed.py:Composed", "search": (runtime,),
@@ -69,11 +69,11 @@ class ModelProcess:
 
     @property
     def folder(self) -> Path:
-        """Of its settings, its sockets and what the predictor leaves."""
+        """The folder of its settings, its sockets and the predictor's files."""
         return Path(self._folder.name)
 
     def restart(self) -> None:
-        """What the supervisor does with one that ended."""
+        """Start it anew once it has ended, as the supervisor does."""
         self.process.wait()
         self.process = self._start()
 

@@ -12,7 +12,7 @@ _NEW: Final = "added_by_another_release"
 
 
 def mutated(value: Any, *, except_in: str = "") -> Iterator[tuple[str, Any]]:
-    """What was done to a copy of `value`, and the copy; nothing is done inside of `except_in`."""
+    """Changes of `value`, each with the changed copy; nothing is changed inside of `except_in`."""
     for path in _paths(value, except_in):
         *outer, last = path
         place = ".".join(map(str, path))
@@ -25,7 +25,7 @@ def mutated(value: Any, *, except_in: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _paths(value: Any, except_in: str) -> Iterator[list[Any]]:
-    """Of every member, and of one more in every object."""
+    """The path of every member, and of one more in every object."""
     if isinstance(value, dict):
         yield [_NEW]
         members = list(value.items())

@@ -246,7 +246,7 @@ def response(made: random.Random) -> Response:
 
 
 def odd(number: int) -> Any:
-    """What is answered; or it is raised."""
+    """The answer of this number; or an exception is raised."""
     made = random.Random(number)
     if made.random() < 0.4:
         raise error(made)

@@ -46,13 +46,13 @@ class Received:
 
     @property
     def link(self) -> tuple[str, str]:
-        """What others link it by."""
+        """The IDs by which other spans link to it."""
         return self.trace_id, self.span_id
 
 
 @dataclass
 class Collector:
-    """What has come so far, and how the next requests are answered."""
+    """The requests received so far, and the answers to the next ones."""
 
     bodies: list[bytes] = field(default_factory=list)
     """Of the requests that were answered with 200."""
@@ -79,7 +79,7 @@ class Collector:
     def wait_for(
         self, condition: Callable[[Sequence[Received]], bool], seconds: float = 30.0
     ) -> list[Received]:
-        """What has come once `condition` is true of it.
+        """The spans received, once `condition` is true of them.
 
         Raises:
             AssertionError: It never was.

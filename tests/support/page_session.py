@@ -169,7 +169,7 @@ class _Session:
             raise StepError(f"{block.place}: $ {command}\nexit code {code}:\n{printed}")
 
     def _run(self, command: str) -> tuple[str, int]:
-        """What a command prints, and its exit code; a server that is ready goes on, and has 0."""
+        """The output of a command, and its exit code; a server that is ready goes on, and has 0."""
         if command.startswith("pip install "):
             words = shlex.split(command, comments=True)[2:]
             named = [

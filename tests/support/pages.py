@@ -48,7 +48,7 @@ _PRINTED: Final = re.compile(r"^print\(.*\)  # (.+)$", re.MULTILINE)
 
 
 class Fate(StrEnum):
-    """What becomes of a block."""
+    """The treatment of a block."""
 
     RUN = "run"
     BY_TEST = "run by a test of its own"
@@ -84,7 +84,7 @@ class Block:
 
     @property
     def fate(self) -> Fate:
-        """What becomes of it.
+        """The block's treatment.
 
         Raises:
             PageError: a block that nothing runs does not say so.
@@ -185,7 +185,7 @@ def _filled(around: str, body: str) -> str:
 
 
 def blocks(page: str) -> list[Block]:
-    """Those of a page of this repository."""
+    """The blocks of a page of this repository."""
     found = steps(page, (ROOT / page).read_text("utf-8"))
     return [step for step in found if isinstance(step, Block)]
 
@@ -236,7 +236,7 @@ def _goes_on(command: str) -> bool:
 
 
 def shown_by_prints(code: str) -> str:
-    """What a block of Python says that it prints: the comments behind its calls of print."""
+    """The expected output of a block of Python: the comments behind its calls of print."""
     return "".join(f"{line}\n" for line in _PRINTED.findall(code))
 
 

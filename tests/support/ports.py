@@ -15,7 +15,7 @@ PORTS: Final = range(20000, 24000)
 
 
 def own_ports() -> range:
-    """Those of this test process: workers of pytest-xdist must not find the same ones free."""
+    """The ports of this test process: workers of pytest-xdist must not find the same ones free."""
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     share = len(PORTS) // workers

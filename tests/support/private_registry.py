@@ -39,7 +39,7 @@ class Registry:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Of `kubectl create secret docker-registry`."""
+        """The options of `kubectl create secret docker-registry`."""
         return (
             f"--docker-server={self.address}",
             f"--docker-username={USER}",

@@ -79,7 +79,7 @@ class Prometheus:
         return samples
 
     def scrape_errors(self) -> dict[str, str]:
-        """What went wrong with each target that could not be scraped, by its address."""
+        """The error of each target that could not be scraped, by its address."""
         targets = self._client.get("/api/v1/targets").json()["data"]["activeTargets"]
         return {
             target["scrapeUrl"]: target["lastError"] for target in targets if target["lastError"]

@@ -53,12 +53,12 @@ def codec_of(method: MethodSpec, receipts: Receipts = Receipts.ALL) -> Codec:
 
 
 def tensors(method: MethodSpec, **columns: np.ndarray[Any, Any]) -> TensorResults:
-    """What a batch answered, one array for each output."""
+    """The results of a batch, one array for each output."""
     return TensorResults(method, columns, ())
 
 
 def items(*answers: Any) -> ItemResults:
-    """What a batch answered, one JSON value for each row; an Item stands for itself."""
+    """The results of a batch, one JSON value for each row; an Item stands for itself."""
     return ItemResults(
         [a if isinstance(a, Item) else Item(200, "json", orjson.dumps(a)) for a in answers]
     )
@@ -112,7 +112,7 @@ def v2(codec: Codec, *inputs: dict[str, Any], **members: Any) -> DecodedRequest:
 
 
 def binary_head(length: int) -> RequestHead:
-    """Of a body whose JSON is `length` bytes long."""
+    """The head of a request whose body has JSON of `length` bytes."""
     headers = ((b"inference-header-content-length", b"%d" % length),)
     return RequestHead(b"application/octet-stream", b"", headers)
 

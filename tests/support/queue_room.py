@@ -98,7 +98,7 @@ class Web:
 
     @property
     def unread(self) -> int:
-        """What could not be read."""
+        """The number of messages that could not be read."""
         return int(self.memory[slots.QUEUE_UNREADABLE + 1])
 
     def ask(self, value: Any, timeout: float | None = None) -> Asked:

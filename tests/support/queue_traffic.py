@@ -1,4 +1,4 @@
-"""What crosses Redis between a web process and a worker, as recorded of one commit.
+"""The traffic through Redis between a web process and a worker, as recorded of one commit.
 
 `python tests/support/queue_traffic.py` records the working tree: every kind of request, answer and
 sign of life, as the commands by which they came to Redis, into `queue_traffic.json` beside this.
@@ -80,13 +80,13 @@ Command = list[bytes]
 
 
 def recorded() -> list[Command]:
-    """What an earlier release wrote, each command with its arguments."""
+    """The commands that an earlier release wrote, each with its arguments."""
     lines = json.loads(FILE.read_text())
     return [[word.encode("latin-1") for word in line] for line in lines]
 
 
 def of(command: str, *, key: str = "") -> Iterator[Command]:
-    """Those of one command, and of keys that contain `key`."""
+    """The recorded commands of that name, with keys that contain `key`."""
     for words in recorded():
         if words[0] == command.encode() and key.encode() in words[1]:
             yield words
@@ -141,7 +141,7 @@ def _ask_all(port: int) -> None:
 
 
 def _distinct(lines: list[str]) -> Iterator[Command]:
-    """What was written; of signs of life and registrations the first of each process."""
+    """The commands that write; of signs of life and registrations the first of each process."""
     seen = set()
     for line in lines:
         words = [ast.literal_eval(f"b{word}") for word in _QUOTED.findall(line)]

@@ -24,7 +24,7 @@ _START_SECONDS: Final = 20.0
 
 
 def documented_acl(prefix: str = "batchedapi") -> list[str]:
-    """What the guide says is enough, for keys of that prefix; a rule each, without the password."""
+    """The rules that the guide calls enough, for keys of that prefix, without the password."""
     found = re.search(
         r"^user batchedapi on >PASSWORD (~PREFIX:\* -@all \+.*)$", GUIDE.read_text(), re.MULTILINE
     )
@@ -91,7 +91,7 @@ class RedisServer:
         return "Ready to accept connections" in (self._folder / "redis.log").read_text()
 
     def ask(self, *words: str) -> str:
-        """What redis-cli prints, as the user who may everything."""
+        """The output of redis-cli, as the user who may everything."""
         client = installed("redis-cli", "redis-tools")
         done = subprocess.run(
             [client, "-h", HOST, "-p", str(self.port), "-a", PASSWORD, "--no-auth-warning", *words],

@@ -37,7 +37,7 @@ def raw(name: str, status: int, data: bytes, *, has_body: bool = True) -> Case:
 
 
 def saved(array: Any) -> bytes:
-    """What numpy.save writes."""
+    """The bytes that numpy.save writes."""
     stream = io.BytesIO()
     np.save(stream, array)
     return stream.getvalue()

@@ -84,7 +84,7 @@ class Replica:
 
     @property
     def pid(self) -> int:
-        """Of the supervisor."""
+        """The pid of the supervisor."""
         return self.process.pid
 
     def admin(self, path: str) -> tuple[int, str]:
@@ -146,7 +146,7 @@ class Replica:
             time.sleep(0.02)
 
     def text(self) -> str:
-        """What it has logged so far."""
+        """The log so far."""
         return self.log.read_text("utf-8", "replace")
 
     def stop(self, number: int = signal.SIGTERM, seconds: float = 30.0) -> int:

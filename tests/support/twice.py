@@ -88,7 +88,7 @@ Event = Arrival | Leaves | Kill | Drain
 
 @dataclass
 class Seen:
-    """What happened."""
+    """The record of a run."""
 
     batches: list[tuple[float, str, str, int, tuple[tuple[int, int, int], ...]]] = field(
         default_factory=list
@@ -106,7 +106,7 @@ class Seen:
 
 
 class Script:
-    """What becomes of each batch: t(n) = fixed + per_row * n, and what its rows do."""
+    """The course of each batch: t(n) = fixed + per_row * n, and the fate of its rows."""
 
     def __init__(self, fixed: float, per_row: float, memory: int) -> None:
         """`memory` is how many rows it has room for; of the shape "b", half as many."""
@@ -154,7 +154,7 @@ class _Books(Books):
 
 
 def simulated(plan: ReplicaPlan, script: Script, events: Sequence[Event]) -> Seen:
-    """What the simulator says."""
+    """The record of a run in the simulator."""
     books = _Books()
     replica = VirtualReplica(plan, script.run, books, random.Random(SEED))
     clients: dict[int, Client] = {}
@@ -409,7 +409,7 @@ def served(
     script: Script,
     events: Sequence[Event],
 ) -> Seen:
-    """What the product does."""
+    """The record of a run in the product."""
     product = _Product(settings, methods, script)
     for event in events:
         product.loop.call_at(event.at, product.happens, event)
@@ -419,7 +419,7 @@ def served(
 
 
 def plan_of(settings: ReplicaSettings, methods: Sequence[MethodSpec]) -> ReplicaPlan:
-    """What a simulation is told of it."""
+    """The plan that a simulation gets for the same settings."""
     batching = settings.batching
     return ReplicaPlan(
         {

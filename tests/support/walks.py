@@ -1,4 +1,4 @@
-"""Which functions of ours something passes on its way."""
+"""The functions of ours that something passes on its way."""
 
 import sys
 from collections import Counter
@@ -38,7 +38,7 @@ class Walk:
 
     @property
     def files(self) -> list[str]:
-        """That were passed, in order of the alphabet."""
+        """The files that were passed, in alphabetical order."""
         return sorted({file for file, _ in self.calls})
 
     def _called(self, frame: FrameType, event: str, _argument: Any) -> None:

@@ -76,12 +76,12 @@ Look = Callable[[str, str], tuple[int, str]]
 
 
 def asked_for(namespace: str, name: str) -> tuple[int, str]:
-    """What the Deployment is set to, whoever did it."""
+    """The replicas in the Deployment's spec, whoever set them."""
     return cluster.get("deployment", name, namespace)["spec"]["replicas"], ""
 
 
 def decided(namespace: str, name: str) -> tuple[int, str]:
-    """What the operator told in the status, and why; 0 before it did."""
+    """The operator's number in the status, and its reason; 0 before there is one."""
     status = cluster.get("bapi", name, namespace).get("status", {})
     decision = status.get("autoscaling", {}).get("lastDecision", {})
     return status.get("desiredReplicas", 0), decision.get("text", "")

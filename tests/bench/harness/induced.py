@@ -133,7 +133,7 @@ class Api:
         return await self.rig.kube.get(resource, ObjectKey(self.rig.namespace, name or self.name))
 
     async def edit(self, **spec: Any) -> None:
-        """What its user changes."""
+        """Change the spec, as the API's user would."""
         await self.rig.merge(BATCHED_APIS, self.name, {"spec": spec})
 
     async def delete(self, resource: Resource, name: str = "") -> None:
@@ -247,7 +247,7 @@ class Api:
         await self.rig.merge(PODS, self.pods[number], {"status": status}, "status")
 
     def page(self, number: int = 0) -> Page:
-        """Of a pod."""
+        """The metrics page of a pod."""
         return self.pages.of[address(self.name, number)]
 
 

@@ -18,7 +18,7 @@ _MOST_CONNECTIONS: Final = 6000
 
 @dataclass
 class Answers:
-    """What came of them; seconds are from the time a request was due to its whole answer."""
+    """The results of an open loop; seconds count from a request's due time to its whole answer."""
 
     due: int = 0
     late: int = 0
@@ -30,7 +30,7 @@ class Answers:
     """When each request answered with 200 was due, and its seconds."""
 
     def quantile(self, status: int, q: float) -> float:
-        """Of the seconds of answers with that status; 0 if there are none."""
+        """A quantile of the seconds of answers with that status; 0 if there are none."""
         found = sorted(self.seconds[status])
         return found[min(len(found) - 1, int(q * len(found)))] if found else 0.0
 

@@ -196,7 +196,7 @@ class Rig:
             return False
 
     async def change_load(self, times: float) -> None:
-        """Of all pods."""
+        """Change the load of all pods."""
         url = f"http://127.0.0.1:{self.pods_port}{PATH_LOAD}?times={times}"
         async with aiohttp.ClientSession() as session, session.get(url) as answer:
             answer.raise_for_status()

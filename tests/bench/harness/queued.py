@@ -57,7 +57,7 @@ class Queued:
 
     @property
     def ports(self) -> list[int]:
-        """Of the web processes."""
+        """The ports of the web processes."""
         return [one.port for one in self.web]
 
     def start(self, role: Role, *options: str) -> Server:
