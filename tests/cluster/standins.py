@@ -17,7 +17,7 @@ NO_REGISTRY: Final = 'Get "https://registry-1.docker.io/v2/": dial tcp: lookup r
 
 
 def of_docker(words: str, failure: str) -> str:
-    """What kind says of a command of docker's that failed."""
+    """Kind's message about a docker command that failed."""
     return f'command "docker {words}" failed with error: exit status 1\n\nCommand Output: {failure}'
 
 
@@ -116,7 +116,7 @@ def fail(says: str) -> int:
 
 
 def kind(folder: Path, arguments: list[str], words: str, *, never_ready: bool) -> None:
-    """What works."""
+    """Carry out a kind command that succeeds."""
     cluster = folder / "cluster"
     match arguments[:2]:
         case ["create", "cluster"]:

@@ -1,4 +1,4 @@
-"""What every test in a cluster relies on, seen on the cluster that `tests/cluster/up` started."""
+"""Things that every test in a cluster relies on, tested on the cluster of `tests/cluster/up`."""
 
 import json
 import subprocess

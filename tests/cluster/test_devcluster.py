@@ -1,4 +1,4 @@
-"""What the cluster commands decide before they act; no cluster needed."""
+"""The decisions of the cluster commands before they act; no cluster needed."""
 
 import socket
 from pathlib import Path

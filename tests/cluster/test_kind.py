@@ -59,12 +59,12 @@ class Machine:
         (self.folder / "cluster").write_text("ready")
 
     def calls(self, of: str) -> list[str]:
-        """What a program was asked until now."""
+        """The calls of a program so far."""
         lines = (self.folder / "calls").read_text().splitlines()
         return [line.removeprefix(f"{of} ") for line in lines if line.startswith(f"{of} ")]
 
     def left(self) -> set[str]:
-        """What there is of a cluster: state on this machine, and the node."""
+        """The remains of a cluster: state on this machine, and the node."""
         run = self.root / ".run/cluster"
         state = {path.name for path in run.glob("*") if path.name != "log"}
         return state | {path.name for path in self.folder.glob("cluster")}
@@ -172,7 +172,7 @@ def test_a_cluster_whose_container_was_stopped_is_made_anew(machine: Machine) ->
 def test_images_that_fail_say_what_to_do_and_are_tried_again(
     machine: Machine, fault: str, words: str
 ) -> None:
-    """What was not loaded is not taken for loaded."""
+    """An image whose loading failed is not taken for loaded."""
     machine.brought_up()
 
     failed = machine.run("images serving", fault)
@@ -204,7 +204,7 @@ class RealKind:
     folder: Path
 
     def run(self, *words: str, stdin: Any = None, **answers: str) -> str:
-        """What kind says; `answers` are by the first word of docker's arguments."""
+        """Kind's output; `answers` are by the first word of docker's arguments."""
         known = "\n  ".join(f"{name}) printf '{text}' ;;" for name, text in answers.items())
         text = REAL_DOCKER_STAND_IN.format(answers=known, failure=standins.NO_DAEMON)
         executable(self.folder / "docker", text)
@@ -274,5 +274,5 @@ def test_a_cluster_of_that_name_that_kind_alone_knows_is_told(real: RealKind) ->
 def test_the_stand_in_of_kind_says_what_kind_says(
     real: RealKind, words: tuple[str, ...], says: str
 ) -> None:
-    """What can be had from the real one without a daemon."""
+    """The stand-in is compared with the real kind as far as that runs without a daemon."""
     assert says in real.run(*words)

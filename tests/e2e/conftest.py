@@ -59,7 +59,7 @@ def deployed_sleepy(namespace: str) -> tuple[str, str]:
 
 @pytest.fixture(scope="session")
 def sleepy_replicas(deployed_sleepy: tuple[str, str]) -> Iterator[watched_replicas.Replicas]:
-    """Of 02-sleepy, from before the load until after the way down."""
+    """The replicas of 02-sleepy, from before the load until after the way down."""
     watch = watched_replicas.Replicas(*deployed_sleepy, look=watched_replicas.decided, every=1.0)
     yield watch
     watch.stop()

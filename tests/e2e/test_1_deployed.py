@@ -1,4 +1,4 @@
-"""What stands after one kubectl apply, and that it stands still."""
+"""The result of one kubectl apply: it is complete, and it stands still."""
 
 import json
 import time
@@ -166,7 +166,7 @@ def test_a_restarted_operator_changes_nothing(iris: Api, deployed_sleepy: Api) -
 
 
 def versions(namespace: str) -> dict[str, str]:
-    """What must not change: every child's resourceVersion, and the APIs' specs."""
+    """The things that must not change: every child's resourceVersion, and the APIs' specs."""
     found = {}
     for kind in ("deployment", "service", "configmap", "poddisruptionbudget"):
         for child in cluster.get_all(kind, namespace, "batchedapi.dev/api"):

@@ -1,4 +1,4 @@
-"""What the serving half can do, on real pods: methods, processes, protocols, models, advice."""
+"""Features of the serving half on real pods: methods, processes, protocols, models, advice."""
 
 import json
 import time
@@ -339,7 +339,7 @@ def test_advice_is_a_condition_and_an_event(applied: str) -> None:
 
 
 def test_streams_under_way_end_whole_while_their_replicas_are_rolled(namespace: str) -> None:
-    """Those of pods that go as well: events have their end, lines all items."""
+    """Streams of pods that end are whole too: events have their end, lines all items."""
     source = {"kind": "ConfigMap", "metadata": {"name": "counting-model"}}
     cluster.apply({"apiVersion": "v1", **source, "data": {"model.py": COUNTING}}, namespace)
     predictor = {"path": "model:Counting", "source": {"configMap": "counting-model"}}
@@ -395,5 +395,5 @@ def counting_pods(namespace: str) -> set[str]:
 
 
 def described(name: str, namespace: str) -> str:
-    """What `kubectl describe` shows."""
+    """The output of `kubectl describe`."""
     return cluster.kubectl("describe", "bapi", name, "-n", namespace)

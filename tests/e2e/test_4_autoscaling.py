@@ -1,4 +1,4 @@
-"""What the autoscaler must not do: move on missing data, on a restart, or where others decide.
+"""Moves the autoscaler must not make: on missing data, on a restart, or where others decide.
 
 What was watched since earlier tests is looked at before the operator restarts. The load is of a
 slow model, so that two cores hold several busy replicas.
@@ -109,7 +109,7 @@ def test_the_way_down_ends_at_one_replica(
 
 
 def test_an_operator_that_restarts_under_load_makes_no_wrong_move(busy: Api) -> None:
-    """What it knew is in the status; until it has seen a window nothing goes down."""
+    """Its knowledge is in the status; until it has seen a window nothing goes down."""
     namespace, name = busy
     before = cluster.get("deployment", name, namespace)["spec"]["replicas"]
     watch = Replicas(namespace, name)
@@ -182,13 +182,13 @@ def local_node() -> None:
 
 
 def uid_of(pod: dict[str, Any]) -> str:
-    """What tells a pod from another of its name."""
+    """The uid, which differs for another pod of the same name."""
     uid: str = pod["metadata"]["uid"]
     return uid
 
 
 def processes_of(pod: dict[str, Any]) -> list[int]:
-    """Of a pod on this machine, by its cgroup."""
+    """The processes of a pod on this machine, by its cgroup."""
     uid = uid_of(pod)
     found = []
     for file in Path("/proc").glob("[0-9]*/cgroup"):

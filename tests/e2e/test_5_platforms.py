@@ -60,7 +60,7 @@ def apply_example(name: str, namespace: str, **names: str) -> None:
 
 
 def answer_of(name: str, namespace: str, item: float) -> Any:
-    """What the API answers, as soon as it is Ready."""
+    """The API's answer, as soon as it is Ready."""
     ready = "--for=condition=Ready"
     cluster.kubectl("wait", "-n", namespace, ready, f"bapi/{name}", "--timeout=180s")
     url = cluster.service_url(name, namespace)

@@ -113,7 +113,7 @@ def test_none_runs_while_nobody_asks_and_the_first_row_starts_one(items: str) ->
 
 
 def test_the_screen_shows_queue_and_web_pods(items: str) -> None:
-    """What `kubectl get` and `kubectl batchedapi status` say of an API with a queue."""
+    """Both `kubectl get` and `kubectl batchedapi status` show an API's queue."""
     line = cluster.kubectl("get", "bapi", "items", "-n", items)
     screen = cluster.kubectl("batchedapi", "status", "items", "-n", items)
 
@@ -123,7 +123,7 @@ def test_the_screen_shows_queue_and_web_pods(items: str) -> None:
 
 
 def test_a_killed_worker_and_a_drained_web_pod_lose_nothing(pulling: str) -> None:
-    """What a worker had is run by another; a web pod answers what it has before it goes."""
+    """Rows of a killed worker are run by another; a web pod answers its requests before it goes."""
     load = cluster.Load(cluster.service_url("pulling", pulling), RATE, 120)
     time.sleep(3)  # of load, so that each has some in hand
     cluster.sigkill(cluster.get("pod", ready("worker")[0], pulling), 60)
@@ -142,7 +142,7 @@ def test_a_killed_worker_and_a_drained_web_pod_lose_nothing(pulling: str) -> Non
 
 
 def test_a_queue_that_is_taken_away_and_given_back_loses_nothing(pulling: str, redis: str) -> None:
-    """Who answered before goes only when the others answer, in both directions."""
+    """The old pods go only when the new ones answer, in both directions."""
     load = cluster.Load(cluster.service_url("pulling", pulling), RATE, 240)
     for queue in (None, {"redis": {"host": redis}}):
         cluster.patch_api("pulling", pulling, {"serverSideBatching": {"queue": queue}})

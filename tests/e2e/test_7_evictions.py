@@ -82,7 +82,7 @@ def evict_the_only_one(namespace: str) -> None:
 
 
 def pods_of(namespace: str) -> list[dict[str, Any]]:
-    """Those that end as well."""
+    """The pods, including those that end."""
     return cluster.get_all("pod", namespace, "batchedapi.dev/api=lone")
 
 

@@ -1,4 +1,4 @@
-"""What user code hands back, generated: one model process, whose other clients must not notice.
+"""Answers of user code, generated: one model process, whose other clients must not notice.
 
 python tests/fuzz/answers.py --runs 10000 --write plain.json
 PYTHONPATH=.cache/compiled python tests/fuzz/answers.py --runs 10000 --compare plain.json

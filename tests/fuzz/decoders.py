@@ -133,7 +133,7 @@ def rows_of(codec: Codec, wire: Wire, head: RequestHead, body: bytes) -> Decoded
 
 
 def affordable(decode: Callable[[], DecodedRequest | None], body: bytes) -> DecodedRequest | None:
-    """What `decode` gives, if that cost what a body of this length may cost.
+    """The result of `decode`, if its cost is in proportion to the length of the body.
 
     Raises:
         AssertionError: it took too long three times, or too much memory.

@@ -1,4 +1,4 @@
-"""Which cluster is meant: CLUSTER, else the one that is up, else what this machine can run."""
+"""The choice of a cluster: CLUSTER, else the one that is up, else one that this machine can run."""
 
 import os
 import shutil

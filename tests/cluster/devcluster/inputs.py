@@ -1,4 +1,4 @@
-"""What goes into an image: files, as a hash that says when to build again, and pip's settings."""
+"""The inputs of an image: files, as a hash that says when to build again, and pip's settings."""
 
 import hashlib
 import os
@@ -39,7 +39,7 @@ class Image:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """What it is made of, files and folders under the root of the repository."""
+        """The image's sources: files and folders under the root of the repository."""
         return (*COMMON, "core", self.part)
 
     @property

@@ -1,4 +1,4 @@
-"""What the commands remember of a cluster between their runs, and the locks around them."""
+"""The state of a cluster that the commands keep between their runs, and the locks around them."""
 
 import fcntl
 import shutil

@@ -88,7 +88,7 @@ def go_program(name: str) -> Path:
 
 
 def linker_flags(name: str, version: str) -> str:
-    """What a program's own Makefile would write into it, and `go install` alone does not."""
+    """Linker flags that a program's own Makefile sets and `go install` alone does not."""
     if name != "helm":
         return ""
     major, minor = HELM_KUBERNETES

@@ -35,7 +35,7 @@ def loaded_sleepy(deployed_sleepy: tuple[str, str]) -> Iterator[tuple[str, str]]
 
 @pytest.fixture
 def variables(loaded_sleepy: tuple[str, str]) -> dict[str, str]:
-    """What a user chooses at the top of the dashboard."""
+    """The variables that a user chooses at the top of the dashboard."""
     namespace, name = loaded_sleepy
     return {
         "namespace": namespace,
