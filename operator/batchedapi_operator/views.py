@@ -338,10 +338,15 @@ class PodView:
             taken=bool(status.get("startTime") or status.get("containerStatuses")),
             over="terminated" in state or waiting.get("reason") == BACK_OFF,
         )
-        return _placed(_judged(pod, body, conditions), body, conditions)
+        return _placed(_judged(pod, body, conditions, container), body, conditions)
 
 
-def _judged(pod: PodView, body: JsonObject, conditions: Mapping[str, ConditionView]) -> PodView:
+def _judged(
+    pod: PodView,
+    body: JsonObject,
+    conditions: Mapping[str, ConditionView],
+    container: Mapping[str, Any],
+) -> PodView:
     """The same pod: whether it is ready, or was, and what has ended it."""
     status = body.get("status") or {}
     ready = conditions.get("Ready", ConditionView("False", "", ""))
@@ -349,7 +354,7 @@ def _judged(pod: PodView, body: JsonObject, conditions: Mapping[str, ConditionVi
         pod,
         ready=ready.status == "True",
         startup=_startup(body, ready, status.get("containerStatuses") or ()),
-        was_ready=_was_ready(status, ready, _serving(status)),
+        was_ready=_was_ready(status, ready, container),
     )
     if not pod.ready:
         pod = replace(pod, before=before_ours(body), beside=beside_ours(body, ready.reason))
@@ -366,13 +371,13 @@ def _judged(pod: PodView, body: JsonObject, conditions: Mapping[str, ConditionVi
 
 
 def _placed(pod: PodView, body: JsonObject, conditions: Mapping[str, ConditionView]) -> PodView:
-    """The same pod: whether it has a node, and how far that is with its container."""
+    """The same pod, once judged: whether it has a node, and how far that is with its container."""
     status = body.get("status") or {}
     scheduled = conditions.get("PodScheduled", ConditionView("", "", ""))
     homeless = _homeless(body, scheduled)
     if homeless in {"Unschedulable", "SchedulingGated"}:
         pod = replace(pod, unschedulable=scheduled.message or scheduled.reason)
-    if homeless or before_ours(body) is not None or not is_creating(body):
+    if homeless or pod.before is not None or not is_creating(body):
         return replace(pod, unplaced=homeless)
     return replace(
         pod,
