@@ -21,7 +21,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -77,22 +77,25 @@ async def without_key(port: int, head: bytes, body: bytes, until: float) -> None
 
 def crowd(port: int, number: int, seconds: float) -> None:
     """So many clients without a key over HTTP, for so long."""
-    os.nice(19)
-    logging.disable()
 
     async def all_of_them() -> None:
         until = time.monotonic() + seconds
         kinds = itertools.islice(itertools.cycle(attempts()), number)
         await asyncio.gather(*(without_key(port, head, body, until) for head, body in kinds))
 
-    asyncio.run(all_of_them())
+    run_at_lowest_priority(all_of_them())
 
 
 def grpc_crowd(port: int, number: int, seconds: float) -> None:
     """The same over gRPC."""
+    run_at_lowest_priority(hostile(port, seconds, number))
+
+
+def run_at_lowest_priority(clients: Coroutine[Any, Any, object]) -> None:
+    """Run clients in a process of their own, which says nothing."""
     os.nice(19)
     logging.disable()
-    asyncio.run(hostile(port, seconds, number))
+    asyncio.run(clients)
 
 
 def refuse(port: int) -> None:
