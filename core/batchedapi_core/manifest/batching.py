@@ -15,6 +15,7 @@ from batchedapi_core.batching import (
     Strategy,
 )
 from batchedapi_core.manifest.kubernetes import SecretKeySelector
+from batchedapi_core.manifest.pod import WebPod
 from batchedapi_core.manifest.rules import (
     Flag,
     ManifestModel,
@@ -100,6 +101,7 @@ class WebSpec(ManifestModel):
     mem: Quantity | None = Field(
         None, description="Memory request and limit of each. Absent: no limit."
     )
+    pod: WebPod = Field(default_factory=WebPod, description=(WebPod.__doc__ or ""))
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(

@@ -40,6 +40,8 @@ _CONFINEMENT: Final = (
     "seccomp.security.alpha.kubernetes.io/",
 )
 """Annotations that loosen what a container may do on its node."""
+_WRITTEN_BY_OTHERS: Final = ("deployment.kubernetes.io/", "kubectl.kubernetes.io/last-applied-")
+"""Annotations that Kubernetes' own controllers and tools count with."""
 _TAKEN_BELOW: Final = (
     contract.MANIFEST_DIRECTORY, contract.KEYS_DIRECTORY, contract.MODEL_DIRECTORY, "/dev", "/proc",
     "/sys", "/opt/venv",
@@ -68,6 +70,8 @@ LabelValue = Annotated[
         max_length=63,
     ),
 ]
+Labels = dict[str, LabelValue]
+Annotations = dict[str, Annotated[str, StringConstraints(max_length=4096)]]
 DnsName = Annotated[
     str,
     StringConstraints(
@@ -169,13 +173,43 @@ def _owned(path: str, names: tuple[str, ...], heads: tuple[str, ...]) -> Rule:
     )
 
 
+class ChildMetadata(ManifestModel):
+    """Metadata of every object that the operator makes for the API; `spec.pod` has that of pods."""
+
+    labels: Labels = Field(default_factory=dict, max_length=64, description="Further labels.")
+    annotations: Annotations = Field(
+        default_factory=dict, max_length=64, description="Further annotations."
+    )
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        _owned("spec.childMetadata.labels", OWN_LABELS, (OWN_DOMAIN,)),
+        _owned("spec.childMetadata.annotations", (), (OWN_DOMAIN, *_WRITTEN_BY_OTHERS)),
+    )
+
+
+class WebPod(ManifestModel):
+    """Where the pods NAME-web run, which need none of the model's hardware, and as whom."""
+
+    node_selector: dict[str, LabelValue] = Field(
+        default_factory=dict, max_length=64, description="Labels that a node must have."
+    )
+    tolerations: list[kubernetes.Toleration] = Field(
+        default_factory=list,
+        max_length=32,
+        description="Taints of nodes that do not keep the pods away.",
+    )
+    service_account_name: DnsName | None = Field(
+        None, description="ServiceAccount of the pods. Absent: the namespace's default."
+    )
+
+
 class Pod(ManifestModel):
     """Settings of the pods that a platform asks for; the chart's `defaults.pod` lie under them."""
 
-    labels: dict[str, LabelValue] = Field(
+    labels: Labels = Field(
         default_factory=dict, max_length=64, description="Further labels of the pods."
     )
-    annotations: dict[str, Annotated[str, StringConstraints(max_length=4096)]] = Field(
+    annotations: Annotations = Field(
         default_factory=dict, max_length=64, description="Further annotations of the pods."
     )
     node_selector: dict[str, LabelValue] = Field(

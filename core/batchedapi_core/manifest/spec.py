@@ -9,7 +9,7 @@ from batchedapi_core.batching import SizeUnit
 from batchedapi_core.manifest.autoscaling import Autoscaling, ScalingMode
 from batchedapi_core.manifest.batching import PATH, SHORT_INTERVAL, ServerSideBatching
 from batchedapi_core.manifest.parts import Compute, Networking, Overload, UpdateStrategy
-from batchedapi_core.manifest.pod import Pod
+from batchedapi_core.manifest.pod import ChildMetadata, Pod
 from batchedapi_core.manifest.predictor import Predictor
 from batchedapi_core.manifest.removed import Mapped, Place
 from batchedapi_core.manifest.rules import Flag, ManifestModel, Rule, Whole, worded
@@ -154,6 +154,9 @@ class BatchedAPISpec(ManifestModel):
         default_factory=Compute, description=(Compute.__doc__ or ""), json_schema_extra=_EMPTY
     )
     pod: Pod = Field(default_factory=Pod, description=(Pod.__doc__ or ""))
+    child_metadata: ChildMetadata = Field(
+        default_factory=ChildMetadata, description=(ChildMetadata.__doc__ or "")
+    )
     autoscaling: Autoscaling = Field(
         default_factory=Autoscaling,
         description=(Autoscaling.__doc__ or ""),

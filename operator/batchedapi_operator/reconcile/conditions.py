@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, Literal
 
+from batchedapi_core import contract
 from batchedapi_core.manifest import REASONS, ConditionType
 from batchedapi_core.redaction import for_people, without_secrets
 from batchedapi_operator.cluster import JsonObject
@@ -86,6 +87,9 @@ _WEB: Final = "spec.serverSideBatching.queue.web"
 _OF_WEB: Final = (
     ("spec.compute", _WEB),
     ("spec.autoscaling.maxReplicas", f"{_WEB}.maxReplicas"),
+    ("spec.pod.tolerations", f"{_WEB}.pod.tolerations"),
+    ("spec.pod.nodeSelector", f"{_WEB}.pod.nodeSelector"),
+    ("spec.pod.serviceAccountName", f"{_WEB}.pod.serviceAccountName"),
 )
 """Fields of the model's pods, and of the web pods."""
 _WAITS: Final = (
@@ -557,6 +561,8 @@ def scheduled(pods: Sequence[PodView]) -> NewCondition:
     if waiting:
         said = waiting[0].unschedulable
         fields = ", ".join(field for words, field in _PLACES if re.search(words, said))
+        if waiting[0].role == contract.ROLE_WEB:
+            fields = of_web(fields)
         share = f"{len(waiting)} of {len(pods)} pods: {f'{fields}: ' if fields else ''}{said}"
         return told(kind, "False", waiting[0].unplaced or "Unschedulable", share)
     new = [pod for pod in pods if pod.unplaced and not pod.gone]

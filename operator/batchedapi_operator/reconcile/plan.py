@@ -56,6 +56,7 @@ from batchedapi_operator.resources.policies import Policies, build_web_budget
 from batchedapi_operator.resources.setting import Running
 from batchedapi_operator.views import (
     ChildView,
+    DeploymentView,
     Observed,
     PodView,
 )
@@ -276,15 +277,12 @@ def _children(
     The Service is before the pods, too: of workers that are to come, none may be sent a request.
     """
     known = {one.name: one for one in observed.revisions}
-    there, web, of_web = observed.deployment, observed.web, list[Apply]()
+    web, of_web = observed.web, list[Apply]()
     if stage.web and DISRUPTION_BUDGETS in policies.kinds:
         of_web.append(Apply(DISRUPTION_BUDGETS, build_web_budget(api), web.budget))
     if stage.web:
-        child = web.deployment.child if web.deployment is not None else None
-        of_web.append(Apply(DEPLOYMENTS, build_web(api, revision, image), child))
+        of_web.append(_deployed(build_web(api, revision, image), web.deployment))
     body = build_deployment(api, revision, image, held=stage.held)
-    if there is not None and there.stray_account:
-        body = without_account(body)
     return (
         Apply(CONFIG_MAPS, build_config_map(api, revision), known.get(revision.name)),
         Apply(SERVICES, build_service(api, roles=stage.roles), observed.service),
@@ -293,8 +291,15 @@ def _children(
             for kind in policies.kinds
         ),
         *of_web,
-        Apply(DEPLOYMENTS, body, there.child if there is not None else None),
+        _deployed(body, observed.deployment),
     )
+
+
+def _deployed(body: JsonObject, there: DeploymentView | None) -> Apply:
+    """A Deployment to be applied over what is there."""
+    if there is not None and there.stray_account:
+        body = without_account(body)
+    return Apply(DEPLOYMENTS, body, there.child if there is not None else None)
 
 
 def first_or_copied_count(api: BatchedAPI, observed: Observed) -> int | None:

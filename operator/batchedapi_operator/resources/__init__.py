@@ -71,13 +71,15 @@ def labels(api_name: str) -> dict[str, str]:
 
 def head(api: BatchedAPI, resource: Resource, name: str) -> JsonObject:
     """The common part of a child; being owned, it goes with its API and needs no finalizer."""
+    further = api.spec.child_metadata
     return {
         "apiVersion": resource.api_version,
         "kind": resource.kind,
         "metadata": {
             "name": name,
             "namespace": api.metadata.namespace,
-            "labels": labels(api.metadata.name),
+            "labels": {**further.labels, **labels(api.metadata.name)},
+            **({"annotations": dict(further.annotations)} if further.annotations else {}),
             "ownerReferences": [
                 {
                     "apiVersion": contract.API_VERSION,

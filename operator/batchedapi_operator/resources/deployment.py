@@ -18,7 +18,7 @@ from batchedapi_operator.resources import (
     web_name,
 )
 from batchedapi_operator.resources.configmap import Revision
-from batchedapi_operator.resources.setting import record, setting_of, web_resources
+from batchedapi_operator.resources.setting import record, setting_of, web_resources, web_spec
 
 # The Service in front of the replicas: the API's name, port 80.
 
@@ -118,7 +118,7 @@ def build_deployment(
     said = record(api, revision.defaults)
     recorded = {contract.ANNOTATION_POD: said} if said else {}
     if recorded:
-        body["metadata"]["annotations"] = recorded
+        body["metadata"]["annotations"] = {**api.spec.child_metadata.annotations, **recorded}
     body["spec"] = {
         "selector": {"matchLabels": selector_labels(api.metadata.name)},
         "revisionHistoryLimit": 5,
@@ -172,7 +172,8 @@ def build_web(api: BatchedAPI, revision: Revision, image: str) -> JsonObject:
     """The Deployment NAME-web of an API with a queue: it answers, and has no model and no GPU.
 
     Of `spec.pod` it has labels, annotations, pull secrets, priority and user; where model pods may
-    run is said of their hardware. It is spread as every API is that says nothing of it.
+    run is said of their hardware, so `queue.web.pod` says where these do. It is spread as every API
+    is that says nothing of it.
     """
     api = api.with_pod_defaults(revision.defaults)
     name, pod = api.metadata.name, api.spec.pod
@@ -209,6 +210,7 @@ def _web_pod(api: BatchedAPI, revision: Revision, image: str) -> JsonObject:
     runs = _runs(api, image, contract.ROLE_WEB, keys, web_resources(api))
     mounts = [*_own_mounts(), *([_KEYS_MOUNT] if keys else [])]
     further = {name: settings[name] for name in _OF_WEB if settings.get(name)}
+    further |= _placed(as_written(web_spec(api).pod))
     own = {"labelSelector": {"matchLabels": role_labels(api.metadata.name, contract.ROLE_WEB)}}
     spread = as_written(SPREAD)["topologySpreadConstraints"]
     return {
@@ -223,9 +225,7 @@ def _web_pod(api: BatchedAPI, revision: Revision, image: str) -> JsonObject:
 def _pod(api: BatchedAPI, revision: Revision, image: str) -> JsonObject:
     settings, name = as_written(api.spec.pod), api.metadata.name
     worker = api.spec.server_side_batching.queue is not None
-    further = {name: settings[name] for name in _AS_WRITTEN if settings.get(name)}
-    if account := settings.get(_ACCOUNT):
-        further[_OLD_ACCOUNT] = account
+    further = _placed(settings)
     if spread := settings.get("topologySpreadConstraints"):
         among = role_labels(name, contract.ROLE_WORKER) if worker else selector_labels(name)
         own = {"labelSelector": {"matchLabels": among}}
@@ -253,6 +253,14 @@ def _pod(api: BatchedAPI, revision: Revision, image: str) -> JsonObject:
         "volumes": [*volumes, *keys, *settings.get("volumes", ())],
         **further,
     }
+
+
+def _placed(settings: JsonObject) -> JsonObject:
+    """The settings that a pod has under the same name."""
+    further = {name: settings[name] for name in _AS_WRITTEN if settings.get(name)}
+    if account := settings.get(_ACCOUNT):
+        further[_OLD_ACCOUNT] = account
+    return further
 
 
 def _confined(api: BatchedAPI) -> JsonObject:

@@ -138,10 +138,15 @@ def setting_of(api: BatchedAPI) -> JsonObject:
     }
 
 
+def web_spec(api: BatchedAPI) -> WebSpec:
+    """The fields `queue.web` of an API that has a queue, or has had one."""
+    queue = api.spec.server_side_batching.queue or QueueSpec(redis=Redis())
+    return queue.web
+
+
 def web_resources(api: BatchedAPI) -> JsonObject:
     """Resources of the serving container of a web pod, whose API has a queue."""
-    queue = api.spec.server_side_batching.queue or QueueSpec(redis=Redis())
-    requests, limits = _cpu_and_memory(queue.web)
+    requests, limits = _cpu_and_memory(web_spec(api))
     return {"requests": requests, **({"limits": limits} if limits else {})}
 
 

@@ -172,6 +172,37 @@ def test_web_pods_have_their_own_resources_and_nothing_of_the_hardware_of_the_mo
     assert [own, own] == [one["labelSelector"]["matchLabels"] for one in spread]
 
 
+def test_web_pods_run_where_their_own_fields_say_and_as_whom() -> None:
+    """A tainted cluster, or one that refuses the default service account, has room for them."""
+    where = {
+        "nodeSelector": {"pool": "web"},
+        "tolerations": [{"key": "web", "operator": "Exists"}],
+        "serviceAccountName": "front",
+    }
+    spec: dict[str, Any] = {
+        "serverSideBatching": {"queue": {"redis": {}, "web": {"pod": where}}},
+        "pod": {"serviceAccountName": "model"},
+    }
+    made = planned(spec, seen())
+    worker, web = (
+        applied(made, DEPLOYMENTS, name)["spec"]["template"]["spec"]
+        for name in ("iris", "iris-web")
+    )
+
+    assert {**where, "serviceAccount": "front"}.items() <= web.items()
+    assert ("model", "model") == (worker["serviceAccountName"], worker["serviceAccount"])
+    assert not {"nodeSelector", "tolerations"} & worker.keys()
+
+
+def test_an_account_that_web_pods_are_no_longer_given_is_taken_away() -> None:
+    """The apiserver keeps it under its old name, where no apply of ours takes it from."""
+    web = WebView(replace(view("iris-web", revision=NEW), stray_account=True))
+    made = planned(QUEUE, seen(view(revision=NEW), web=web))
+
+    template = applied(made, DEPLOYMENTS, "iris-web")["spec"]["template"]["spec"]
+    assert ("", "") == (template["serviceAccountName"], template["serviceAccount"])
+
+
 def test_passwords_come_from_secrets_by_reference_in_both_roles() -> None:
     """The operator reads no Secret; a variable of the same name gives way to the manifest."""
     secret = {"name": "redis", "key": "password"}

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -425,6 +426,19 @@ def test_what_the_scheduler_says_is_about_fields_of_the_pods(words: str, fields:
     status = status_of(deployment_body(ready=0), [pod_body(ready=False, conditions=[told])])
 
     assert f"1 of 1 pods: spec.pod.{fields}: {words}; add nodes" in status["message"]
+
+
+def test_a_web_pod_without_a_node_is_about_its_own_fields() -> None:
+    """Another toleration of the model's pods would give it no node."""
+    told = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    body = pod_body(
+        ready=False, conditions=[{**told, "message": "1 node(s) had untolerated taint"}]
+    )
+    web = replace(PodView.of(body), role="web")
+
+    message = conditions.scheduled([web]).message
+
+    assert "1 of 1 pods: spec.serverSideBatching.queue.web.pod.tolerations: 1 node(s)" in message
 
 
 def test_an_evicted_pod_is_no_replica_that_cannot_load() -> None:
