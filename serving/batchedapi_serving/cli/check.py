@@ -40,6 +40,7 @@ from batchedapi_serving.model_source import FETCH
 from batchedapi_serving.orphans import ended_after
 from batchedapi_serving.processes import Child
 from batchedapi_serving.settings import ReplicaSettings
+from batchedapi_serving.signals import signals_raise
 from batchedapi_serving.supervisor.model_processes import model_environments
 
 _OPTIONS: Final = ServeOptions("127.0.0.1", 0, 0, drain_delay=0.0)
@@ -200,6 +201,7 @@ def check_command(
     """
     if (predictor is None) == (file is None):
         raise click.UsageError("give either -f FILE or MODULE:CLASS")
+    signals_raise()
     with refused(file or predictor, NOT_CHECKED):
         if file is not None:
             documents = load_documents(file, name, UnknownFields.REFUSE)

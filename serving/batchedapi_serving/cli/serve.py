@@ -46,6 +46,7 @@ from batchedapi_serving.settings import (
     Role,
     TracingSettings,
 )
+from batchedapi_serving.signals import signals_raise, signals_wait
 from batchedapi_serving.supervisor.lifecycle import CrashLoopError
 from batchedapi_serving.supervisor.supervisor import Supervisor
 from batchedapi_serving.tracing.environment import check_installed, tracing_settings
@@ -108,7 +109,7 @@ def serve(documents: Documents, options: ServeOptions) -> None:
     if options.log_format is not None:
         os.environ[LOG_FORMAT] = options.log_format  # the other processes inherit it
     options = replace(options, host=effective_host(options.host))
-    with _runtime_folder() as runtime, contextlib.ExitStack() as stack:
+    with signals_wait(), _runtime_folder() as runtime, contextlib.ExitStack() as stack:
         settings = replica_settings(documents, options, runtime)
         configure_logging(settings.log_level, "supervisor")
         check_queue(settings)
@@ -155,6 +156,7 @@ def serve_on_changes(folder: Path) -> None:
     """
     from watchfiles import PythonFilter, watch  # noqa: PLC0415 - for development alone
 
+    signals_raise()
     program = "from batchedapi_serving.cli import main; main()"
     arguments = [word for word in sys.argv[1:] if word != "--reload"]
     click.echo(f"watching {folder}", err=True)

@@ -17,6 +17,7 @@ from batchedapi_serving.cli.check import load_items
 from batchedapi_serving.cli.documents import MANIFEST_PATH, DocumentError, load_documents, refused
 from batchedapi_serving.cli.serve import usable_cpu_count
 from batchedapi_serving.overrides import Flags, in_effect
+from batchedapi_serving.signals import signals_raise
 
 if TYPE_CHECKING:  # numpy comes with it
     from batchedapi_serving.laptop.tuning.run import Known
@@ -141,6 +142,7 @@ def tune_command(
     if picture is not None and importlib.util.find_spec("matplotlib") is None:
         click.echo(f"batchedapi: {report.REMEDY}", err=True)
         sys.exit(NOT_TUNED)
+    signals_raise()
     progress = Progress(terminal=sys.stderr.isatty())
     with refused(file, NOT_TUNED, MeasuringError, NoRowsError), contextlib.closing(progress):
         documents = load_documents(file, name, UnknownFields.REFUSE)

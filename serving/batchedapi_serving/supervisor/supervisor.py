@@ -19,6 +19,7 @@ from batchedapi_serving.model_source import FETCH
 from batchedapi_serving.predictor.files import MeasuredFiles
 from batchedapi_serving.processes import Backoff, Child, came, first_of
 from batchedapi_serving.settings import ReplicaSettings, Role
+from batchedapi_serving.signals import signals_heard
 from batchedapi_serving.supervisor.admin import AdminApp, AdminServer
 from batchedapi_serving.supervisor.adopted import Adopted
 from batchedapi_serving.supervisor.lifecycle import (
@@ -120,6 +121,7 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             # not the loop's: those end with it, and who asks once more would change the exit code
             signal.signal(number, lambda *_: loop.call_soon_threadsafe(self._asked_to_stop))
+        signals_heard()
         loop.add_signal_handler(signal.SIGCHLD, self._adopted.reap)
         self._adopted.reap()
         tasks = [

@@ -6,6 +6,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import textwrap
 import time
 from pathlib import Path
@@ -250,6 +251,50 @@ def test_sigterm_at_any_moment_of_the_start_ends_it(tmp_path: Path, seconds: flo
         assert [] == [pid for pid in children if is_alive(pid)]
     finally:
         end_replica(replica)
+
+
+IGNORED = """
+    import importlib, os, signal, sys
+    from batchedapi_serving.cli import main
+
+    class Finalized:
+        def __del__(self):  # an exception in here is printed and ignored
+            os.kill(os.getpid(), number)
+
+    def after_a_signal(*arguments, **options):
+        Finalized()
+        return original(*arguments, **options)
+
+    place, number = sys.argv.pop(1), int(sys.argv.pop(1))
+    module, name = place.split(":")
+    owner = importlib.import_module(module)
+    original = getattr(owner, name)
+    setattr(owner, name, after_a_signal)
+    main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "place",
+    ["cli.main:load_documents", "cli.serve:replica_settings", "cli.serve:Supervisor"],
+)
+def test_a_signal_is_not_lost_where_python_ignores_exceptions(
+    tmp_path: Path, place: str, number: signal.Signals
+) -> None:
+    """S14: callbacks of C, and finalizers, are such places; they come at any moment."""
+    program = tmp_path / "ignored.py"
+    program.write_text(textwrap.dedent(IGNORED))
+    words = [f"batchedapi_serving.{place}", str(int(number)), "serve", "--port", "0"]
+    manifest = write_manifest(tmp_path, GOOD, {})
+    process = subprocess.Popen(
+        [sys.executable, "-P", program, *words, "--admin-port", "0", "-f", manifest], cwd=tmp_path
+    )
+    try:
+        assert process.wait(30) in {0, 130}
+    finally:
+        process.kill()
+        process.wait()
 
 
 @pytest.mark.skipif(os.getuid() != 0 or shutil.which("unshare") is None, reason="needs root")
