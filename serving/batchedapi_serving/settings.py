@@ -18,6 +18,7 @@ from batchedapi_core.batching import (
     SizeUnit,
     Strategy,
 )
+from batchedapi_core.model_format import ModelFormat
 
 SETTINGS_FILE: Final = "settings.json"
 METRICS_FILE: Final = "metrics"
@@ -134,7 +135,8 @@ class ReplicaSettings:
     endpoint: str
     revision: str
     """Name of the revision in a cluster, from manifest and code; empty on a laptop."""
-    predictor_path: str
+    predictor_path: str | None
+    """`module:Class`; None: the model is served as it is."""
     search: tuple[str, ...]
     """Folders in which the predictor's module is looked for, first first."""
     config: dict[str, Any]
@@ -190,6 +192,10 @@ class ReplicaSettings:
     role: Role = Role.REPLICA
     queue: QueueSettings | None = None
     """None: requests wait in the replica itself."""
+    model_format: ModelFormat | None = None
+    """Of a model that is served as it is."""
+    model_trusted: bool = False
+    """Whether code that such a model brings may run."""
     in_pod: bool = False
     """The cluster knows who ends, and sends new clients elsewhere if anybody else is ready."""
 

@@ -22,6 +22,7 @@ from batchedapi_core.manifest.rules import (
     worded,
 )
 from batchedapi_core.manifest.units import Duration, duration_field
+from batchedapi_core.model_format import NAME_THAT_TELLS, SUFFIXES, ModelFormat, format_of_name
 from batchedapi_core.placement import THREAD_VARIABLES, GpuAssignment
 
 CPU_COUNT: Final = "cpu_count"
@@ -165,7 +166,10 @@ def _unique_names(members: list[Named]) -> list[Named]:
 
 
 class ModelSpec(ManifestModel):
-    """Weights that are there before the predictor is made, at `context.model_path`."""
+    """Weights that are there before the predictor is made, at `context.model_path`.
+
+    Without `path`, a model that is served as it is.
+    """
 
     uri: Annotated[
         str,
@@ -193,6 +197,16 @@ class ModelSpec(ManifestModel):
         ]
         | None
     ) = Field(None, description="Of the file, in hex; a model with another digest is not loaded.")
+    format: ModelFormat | None = Field(
+        None,
+        description="What serves it without predictor.path. Absent: as the end of its name says:"
+        f" {', '.join(f'.{suffix}' for suffix in SUFFIXES)}.",
+    )
+    trusted: Flag | None = Field(
+        None,
+        description="Without predictor.path: whether code that the file brings may run. A pickle"
+        " runs code while it is loaded.",
+    )
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -202,6 +216,11 @@ class ModelSpec(ManifestModel):
             field_path=".uri",
         ),
     )
+
+    @property
+    def served_as(self) -> ModelFormat | None:
+        """The format, as it is written or as the name tells; None: neither does."""
+        return self.format or format_of_name(self.uri)
 
     @property
     def claim(self) -> str | None:
@@ -286,20 +305,24 @@ _CpuThreads = Annotated[
 
 
 class Predictor(ManifestModel):
-    """The user's class and how many copies of it a replica runs."""
+    """The user's class, or a model that needs none, and how many copies of it a replica runs."""
 
-    path: Annotated[
-        str,
-        StringConstraints(
-            pattern=worded(
-                r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$",
-                "expected module:Class or file.py:Class, such as model:Iris",
+    path: (
+        Annotated[
+            str,
+            StringConstraints(
+                pattern=worded(
+                    r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$",
+                    "expected module:Class or file.py:Class, such as model:Iris",
+                ),
+                max_length=253,
             ),
-            max_length=253,
-        ),
-    ] = Field(
+        ]
+        | None
+    ) = Field(
+        None,
         description="The predictor class as `module:Class`, or `file.py:Class`. Looked for in the"
-        " manifest's folder, then in the working directory."
+        " manifest's folder, then in the working directory. Absent: `model` is served as it is.",
     )
     source: Source | None = Field(
         None, description="Where the code comes from. Absent: it is in the image."
@@ -385,6 +408,36 @@ class Predictor(ManifestModel):
         return {one.name: one.value for one in self.env if one.value_from is None}
 
     rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="has(self.path) || (has(self.model)"
+            f" && (has(self.model.format) || self.model.uri.matches('{NAME_THAT_TELLS}')))",
+            check=lambda p: (
+                p.path is not None or (p.model is not None and p.model.served_as is not None)
+            ),
+            message="spec.predictor.path is required, unless model is served as it is; name a"
+            " class, or give model.uri and, if the name of the file does not tell it, model.format",
+            field_path=".path",
+            reason="FieldValueRequired",
+        ),
+        Rule(
+            cel="!has(self.path) || !has(self.model)"
+            " || (!has(self.model.format) && !has(self.model.trusted))",
+            check=lambda p: (
+                p.path is None
+                or p.model is None
+                or (p.model.format is None and p.model.trusted is None)
+            ),
+            message="spec.predictor.path loads the model itself: model.format and model.trusted"
+            " beside it would do nothing; leave them out, or path",
+            field_path=".path",
+        ),
+        Rule(
+            cel="has(self.path) || !has(self.source)",
+            check=lambda p: p.path is not None or p.source is None,
+            message="spec.predictor.source needs path beside it; leave it out where model is"
+            " served as it is",
+            field_path=".source",
+        ),
         Rule(
             cel=f"!has(self.image) || self.image.matches('{_IMAGE}')",
             check=lambda p: p.image is None or re.fullmatch(_IMAGE, p.image) is not None,

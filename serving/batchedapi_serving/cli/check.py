@@ -15,13 +15,14 @@ from typing import Any, Final
 
 import click
 
-from batchedapi_core.manifest import UnknownFields, parse_quantity
+from batchedapi_core.manifest import parse_quantity
 from batchedapi_serving.cli.documents import (
     MANIFEST_PATH,
+    PREDICTOR_METAVAR,
+    TRUSTED,
     DocumentError,
     Documents,
-    load_documents,
-    manifest_of,
+    given_documents,
     refused,
 )
 from batchedapi_serving.cli.serve import ServeOptions, replica_settings
@@ -162,7 +163,7 @@ or nobody knows what it takes."""
 
 
 @click.command("check")
-@click.argument("predictor", required=False, metavar="[MODULE:CLASS]")
+@click.argument("predictor", required=False, metavar=PREDICTOR_METAVAR)
 @click.option(
     "-f", "--file", "file", metavar="FILE",
     type=MANIFEST_PATH,
@@ -179,6 +180,7 @@ or nobody knows what it takes."""
     help="Do not compare outputs, and members of JSON answers at any depth, of that name: ids and"
     " times that are new in each answer. May be given several times.",
 )  # fmt: skip
+@TRUSTED
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
 def check_command(
     *,
@@ -187,26 +189,24 @@ def check_command(
     name: str | None,
     items: Path | None,
     ignored: tuple[str, ...],
+    trusted: bool,
     as_json: bool,
 ) -> None:
     """Compare batched answers with one-by-one answers, and time batches of each size.
 
-    Starts the predictor of the manifest FILE, or the class MODULE:CLASS, without a server. Exit
-    code 0: every answer is the same in any company; 1: it is not; 2: nothing could be checked.
+    Starts the predictor of the manifest FILE, the class MODULE:CLASS, or the file MODEL, without a
+    server. Exit code 0: every answer is the same in any company; 1: it is not; 2: nothing could be
+    checked.
 
     \b
     Examples:
       batchedapi check -f batchedapi.yaml
+      batchedapi check iris.onnx
       batchedapi check model:Model --items rows.jsonl --ignore uuid --json
     """
-    if (predictor is None) == (file is None):
-        raise click.UsageError("give either -f FILE or MODULE:CLASS")
     signals_raise()
     with refused(file or predictor, NOT_CHECKED):
-        if file is not None:
-            documents = load_documents(file, name, UnknownFields.REFUSE)
-        else:
-            documents = Documents(manifest_of(predictor or ""), {}, Path.cwd())
+        documents = given_documents(predictor, file, name, trusted=trusted)
         wanted = CheckOptions(None if items is None else load_items(items), ignored)
         judged = judge(documents, run_check(documents, wanted))
     text = judged.as_text()

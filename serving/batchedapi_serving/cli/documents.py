@@ -22,6 +22,7 @@ import yaml
 
 from batchedapi_core import contract
 from batchedapi_core.manifest import BatchedAPI, ManifestError, UnknownFields, parse_api
+from batchedapi_core.model_format import SUFFIXES, ModelFormat, format_of_name
 from batchedapi_serving.errors import LoadError
 
 _STR: Final = "tag:yaml.org,2002:str"
@@ -192,26 +193,86 @@ class Documents(NamedTuple):
     folder: Path
 
 
-def manifest_of(predictor: str) -> BatchedAPI:
-    """The manifest of a class served without one; its name is the class's.
+PREDICTOR_METAVAR: Final = "[MODULE:CLASS|MODEL]"
+TRUSTED: Final = click.option(
+    "--trusted", is_flag=True,
+    help="Code that the file MODEL brings may run, as spec.predictor.model.trusted says it.",
+)  # fmt: skip
+
+
+def given_documents(
+    predictor: str | None,
+    file: Path | None,
+    name: str | None,
+    *,
+    trusted: bool,
+    unknown: UnknownFields = UnknownFields.REFUSE,
+) -> "Documents":
+    """The API of a command line: of a manifest, a class, or a model that is served as it is.
 
     Raises:
-        DocumentError: `predictor` is not `module:Class`.
+        click.UsageError: none of them, several, or trust in none.
+        DocumentError: see load_documents and manifest_of.
+        ManifestError: the manifest is not valid.
+    """
+    if (predictor is None) == (file is None):
+        raise click.UsageError("give either -f FILE, MODULE:CLASS or MODEL")
+    if file is not None:
+        if trusted:
+            raise click.UsageError("--trusted: the manifest says it, in spec.predictor.model")
+        return load_documents(file, name, unknown)
+    return Documents(manifest_of(predictor or "", trusted=trusted), {}, Path.cwd())
+
+
+def manifest_of(predictor: str, *, trusted: bool = False) -> BatchedAPI:
+    """The manifest of a class, or of a model's file, that is served without one.
+
+    Its name is that of the class or the file.
+
+    Raises:
+        DocumentError: `predictor` is neither `module:Class` nor a file whose name tells its format.
         ManifestError: nor can it be.
     """
-    if ":" not in predictor:
-        raise DocumentError(
-            "expected module:Class (model:Model is class Model of model.py), or -f and a manifest"
-        )
-    name = predictor.rpartition(":")[2].lower().replace("_", "-").strip("-") or "model"
+    _, colon, name = predictor.rpartition(":")
+    told: dict[str, Any] = {"path": predictor}
+    if not colon or Path(predictor).exists():
+        told = {"model": _model_of(predictor) | ({"trusted": True} if trusted else {})}
+        name = Path(predictor).resolve().stem
+    elif trusted:
+        raise DocumentError("--trusted is for a file MODEL; a class is code, which runs anyway")
+    name = re.sub("[^a-z0-9]+", "-", name.lower()).strip("-") or "model"
     return parse_api(
         {
             "apiVersion": contract.API_VERSION,
             "kind": contract.KIND,
             "metadata": {"name": name},
-            "spec": {"predictor": {"path": predictor}},
+            "spec": {"predictor": told},
         }
     )
+
+
+def _model_of(name: str) -> dict[str, Any]:
+    """`spec.predictor.model` for a file or folder on this machine."""
+    path, format_ = Path(name), format_of_name(name)
+    if (path / _OF_HUGGINGFACE).exists():
+        format_ = ModelFormat.HUGGINGFACE
+    if not name or not path.exists():
+        there = f"a file {path}, found none" if format_ else _NEITHER
+        raise DocumentError(f"expected {there}")
+    if format_ is None:
+        ends = ", ".join(f".{end}" for end in SUFFIXES)
+        raise DocumentError(
+            f"expected a file whose name ends with {ends}, or a folder with {_OF_HUGGINGFACE};"
+            " rename it, or write a manifest with spec.predictor.model.format"
+        )
+    return {"uri": path.resolve().as_uri(), "format": format_.value}
+
+
+_OF_HUGGINGFACE: Final = "config.json"
+_NEITHER: Final = (
+    "module:Class (model:Model is class Model of model.py), a model's file (iris.onnx), or -f and"
+    " a manifest"
+)
 
 
 def load_documents(file: Path, name: str | None, unknown: UnknownFields) -> Documents:
@@ -230,8 +291,8 @@ def load_documents(file: Path, name: str | None, unknown: UnknownFields) -> Docu
     """
     api, documents = _loaded(file, name, unknown)
     folder = file.resolve().parent
-    source = api.spec.predictor.source
-    if source is None or source.config_map is None:
+    source, path = api.spec.predictor.source, api.spec.predictor.path
+    if source is None or source.config_map is None or path is None:
         return Documents(api, {}, folder)
     config_map = next(
         (one for one in _of_kind(documents, "ConfigMap") if _name_of(one) == source.config_map),
@@ -245,7 +306,7 @@ def load_documents(file: Path, name: str | None, unknown: UnknownFields) -> Docu
             " yaml), or leave out source to serve the code beside the file"
         )
     files = _files_of(config_map)
-    module = api.spec.predictor.path.partition(":")[0]
+    module = path.partition(":")[0]
     code = module if module.endswith(".py") else f"{module.partition('.')[0]}.py"
     if code not in files:  # it may have weights alone, and the image the code: nobody is to guess
         log.warning(

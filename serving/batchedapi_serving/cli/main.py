@@ -21,10 +21,10 @@ from batchedapi_core.redaction import without_secrets
 from batchedapi_serving.cli.check import check_command
 from batchedapi_serving.cli.documents import (
     MANIFEST_PATH,
+    PREDICTOR_METAVAR,
+    TRUSTED,
     DocumentError,
-    Documents,
-    load_documents,
-    manifest_of,
+    given_documents,
 )
 from batchedapi_serving.cli.init import init_command
 from batchedapi_serving.cli.migrate import migrate_command
@@ -71,7 +71,7 @@ class _ProcessesType(click.ParamType[int | str]):
             self.fail(f"expected a number or {CPU_COUNT}, got {text!r}", param, ctx)
 
 
-_PREDICTOR: Final = click.argument("predictor", required=False, metavar="[MODULE:CLASS]")
+_PREDICTOR: Final = click.argument("predictor", required=False, metavar=PREDICTOR_METAVAR)
 _FILE: Final = click.option(
     "-f", "--file", "file", metavar="FILE",
     type=MANIFEST_PATH,
@@ -138,7 +138,7 @@ _TOLERATE: Final = click.option(
     "--tolerate-unknown-fields", is_flag=True,
     help="Ignore fields of the manifest that this version does not know, with a warning.",
 )  # fmt: skip
-_WHAT: Final = (_PREDICTOR, _FILE, _NAME)
+_WHAT: Final = (_PREDICTOR, _FILE, _NAME, TRUSTED)
 _OF_WEB: Final = (
     *_WHAT, _HOST, _PORT, _ADMIN_PORT, _GRPC_PORT, _WEB_PROCESSES, _PRODUCTION, _LOG_FORMAT,
     _DRAIN_DELAY, _RECORD, _API_KEYS, _TOLERATE,
@@ -187,7 +187,9 @@ def serve_command(
     tolerate_unknown_fields: bool,  # noqa: FBT001
     **options: Any,
 ) -> None:
-    """Serve the manifest FILE, or the class MODULE:CLASS with every default.
+    """Serve the manifest FILE, or the class MODULE:CLASS or the file MODEL with every default.
+
+    A model that is served as it is (.onnx, .skops and others) has the API's name from its file.
 
     A flag beats the manifest. Where the manifest is silent, the environment is asked:
     DYNAMIC_BATCHER__BATCH_SIZE is maxBatchSize, DYNAMIC_BATCHER__BATCH_TIME is batchInterval in
@@ -197,6 +199,7 @@ def serve_command(
     Examples:
       batchedapi serve -f batchedapi.yaml --reload
       batchedapi serve model:Model --port 9090
+      batchedapi serve iris.onnx
       batchedapi serve -f batchedapi.yaml --host 0.0.0.0 --production --drain-delay 5s
     """
     if reload and (predictor is None) != (file is None):
@@ -260,8 +263,7 @@ def _run(  # noqa: PLR0917 - what every command of a role was given
     options: dict[str, Any],
 ) -> None:
     """Serve in that role until the end; exits with what went wrong."""
-    if (predictor is None) == (file is None):
-        raise click.UsageError("give either -f FILE or MODULE:CLASS")
+    trusted = options.pop("trusted")
     unknown = UnknownFields.IGNORE if tolerate_unknown_fields else UnknownFields.REFUSE
     flags = Flags(
         options.pop("processes", None),
@@ -271,10 +273,7 @@ def _run(  # noqa: PLR0917 - what every command of a role was given
     try:
         with reason_left():
             take_sources(os.environ)
-            if file is not None:
-                documents = load_documents(file, name, unknown)
-            else:
-                documents = Documents(manifest_of(predictor or ""), {}, Path.cwd())
+            documents = given_documents(predictor, file, name, trusted=trusted, unknown=unknown)
             serve(documents, ServeOptions(flags=flags, role=role, **options))
     except (DocumentError, ManifestError) as error:
         problems = error.problems if isinstance(error, ManifestError) else (str(error),)

@@ -236,6 +236,8 @@ def replica_settings(documents: Documents, options: ServeOptions, runtime: Path)
         model_uri=None if model is None or not runs_code else _model_uri(model.uri),
         model_sha256=None if model is None else model.sha256,
         model_path=None,
+        model_format=None if model is None or predictor.path is not None else model.served_as,
+        model_trusted=model is not None and model.trusted is True,
         processes=cpus if processes == CPU_COUNT else int(processes),
         threads=predictor.threads_per_process,
         web_processes=predictor.web_processes,

@@ -11,10 +11,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from batchedapi_core.manifest import CPU_COUNT, BatchedAPI, UnitError, UnknownFields
+from batchedapi_core.manifest import CPU_COUNT, BatchedAPI, UnitError
 from batchedapi_core.manifest import parse_duration as seconds_of
 from batchedapi_serving.cli.check import load_items
-from batchedapi_serving.cli.documents import MANIFEST_PATH, DocumentError, load_documents, refused
+from batchedapi_serving.cli.documents import (
+    MANIFEST_PATH,
+    PREDICTOR_METAVAR,
+    TRUSTED,
+    DocumentError,
+    given_documents,
+    refused,
+)
 from batchedapi_serving.cli.serve import usable_cpu_count
 from batchedapi_serving.overrides import Flags, in_effect
 from batchedapi_serving.signals import signals_raise
@@ -60,8 +67,9 @@ class Progress:
 
 
 @click.command("tune")
+@click.argument("predictor", required=False, metavar=PREDICTOR_METAVAR)
 @click.option(
-    "-f", "--file", "file", metavar="FILE", required=True,
+    "-f", "--file", "file", metavar="FILE",
     type=MANIFEST_PATH,
     help="A manifest: the file you would kubectl apply, ConfigMaps in it included.",
 )  # fmt: skip
@@ -105,10 +113,12 @@ class Progress:
     "--picture", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.png",
     help="Draw t(n) and the ladders of loads.",
 )  # fmt: skip
+@TRUSTED
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object.")
 def tune_command(
     *,
-    file: Path,
+    predictor: str | None,
+    file: Path | None,
     name: str | None,
     slo: str | None,
     items: Path | None,
@@ -118,18 +128,21 @@ def tune_command(
     step: str,
     out: Path | None,
     picture: Path | None,
+    trusted: bool,
     as_json: bool,
 ) -> None:
     """Find size, interval and processes that serve most within a latency target.
 
-    Runs one replica of FILE: times its batches, sends it a ladder of loads, searches settings in
-    simulation, and runs the best three for real. Ctrl-C keeps what is known. Exit code 0: the
-    manifest is within 5 % of the best; 1: another setting serves more, or none meets the target;
-    2: nothing could be tuned, or the machine was too busy to say; 130: interrupted.
+    Runs one replica of the manifest FILE, the class MODULE:CLASS or the file MODEL: times its
+    batches, sends it a ladder of loads, searches settings in simulation, and runs the best
+    three for real. Ctrl-C keeps what is known. Exit code 0: the manifest is within 5 % of the
+    best; 1: another setting serves more, or none meets the target; 2: nothing could be tuned,
+    or the machine was too busy to say; 130: interrupted.
 
     \b
     Examples:
       batchedapi tune -f batchedapi.yaml --slo 100ms
+      batchedapi tune iris.onnx --slo 100ms
       batchedapi tune -f batchedapi.yaml --slo 100ms --out patch.yaml --picture tuning.png
     """
     # Here: numpy comes with it, and a replica's supervisor, which runs this program too, has no
@@ -144,14 +157,17 @@ def tune_command(
         sys.exit(NOT_TUNED)
     signals_raise()
     progress = Progress(terminal=sys.stderr.isatty())
-    with refused(file, NOT_TUNED, MeasuringError, NoRowsError), contextlib.closing(progress):
-        documents = load_documents(file, name, UnknownFields.REFUSE)
+    with (
+        refused(file or predictor, NOT_TUNED, MeasuringError, NoRowsError),
+        contextlib.closing(progress),
+    ):
+        documents = given_documents(predictor, file, name, trusted=trusted)
         usable = usable_cpu_count(os.environ)
         api = in_effect(documents.api, Flags(), os.environ, usable)
-        predictor = api.spec.predictor
+        chosen = api.spec.predictor
         own_cpus = cpus_of(api.spec.compute, sorted(os.sched_getaffinity(0)), usable)
-        cpus, written = len(own_cpus) or usable, predictor.processes_per_replica
-        own = cpus if written == CPU_COUNT else int(written), predictor.threads_per_process
+        cpus, written = len(own_cpus) or usable, chosen.processes_per_replica
+        own = cpus if written == CPU_COUNT else int(written), chosen.threads_per_process
         target = _target(api, slo)
         wanted = TuneOptions(
             target=target,

@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Sequence
 from functools import partial
 from json import dumps
 from pathlib import Path
@@ -114,9 +115,7 @@ def load(
     Raises:
         LoadError: any of it failed; the message says why, and what to do.
     """
-    search = [Path(folder) for folder in settings.search]
-    sys.argv = [program_of(settings.predictor_path, search)]  # ours are nothing to user code
-    predictor_class = load_class(settings.predictor_path, search)
+    predictor_class = _class_of(settings)
     open_standard_descriptors()  # which user code may have closed, here and below
     methods = _methods_of(predictor_class, settings)
     submitter = ChannelSubmitter(channel, methods)
@@ -148,6 +147,30 @@ def load(
     return runner, methods, timings, lanes
 
 
+def _class_of(settings: ReplicaSettings) -> type:
+    """The user's class, or the one that is made of a model that is served as it is."""
+    search = [Path(folder) for folder in settings.search]
+    path, format_, model = settings.predictor_path, settings.model_format, settings.model_path
+    if path is None and format_ is not None and model is not None:
+        from batchedapi_serving import formats  # noqa: PLC0415 - most replicas have a class
+
+        file = formats.ModelFile(
+            Path(model), format_, settings.model_trusted, _device(_devices()), settings.config
+        )
+        return formats.class_of(file)
+    path = path or ""  # a manifest has one of the two
+    sys.argv = [program_of(path, search)]  # ours are nothing to user code
+    return load_class(path, search)
+
+
+def _devices() -> tuple[str, ...]:
+    return tuple(f"cuda:{i}" for i in range(len(visible_gpus())))
+
+
+def _device(devices: Sequence[str]) -> str:
+    return devices[0] if devices else "cpu"
+
+
 def _methods_of(predictor_class: type, settings: ReplicaSettings) -> list[MethodSpec]:
     methods = with_calls(predictor_class, served_methods(predictor_class, settings))
     if len(methods) > MAX_METHODS:
@@ -168,7 +191,7 @@ def _methods_of(predictor_class: type, settings: ReplicaSettings) -> list[Method
 
 
 def _context(settings: ReplicaSettings, worker_index: int, submitter: ChannelSubmitter) -> Context:
-    devices = tuple(f"cuda:{i}" for i in range(len(visible_gpus())))
+    devices = _devices()
 
     def files() -> Values:
         from batchedapi_serving.predictor.files import PredictorFiles  # noqa: PLC0415 - few measure
@@ -180,7 +203,7 @@ def _context(settings: ReplicaSettings, worker_index: int, submitter: ChannelSub
         worker_index=worker_index,
         processes=settings.processes,
         threads=settings.threads,
-        device=devices[0] if devices else "cpu",
+        device=_device(devices),
         devices=devices,
         model_path=settings.model_path,
         submitter=submitter,

@@ -194,11 +194,11 @@ def batch_dim_problem(
 
 
 def named_tensors(tensors: Tensors | None, name: str, place: str) -> dict[str, Tensor]:
-    """Tensors by name, a single one under `name`; ValueError for what is neither."""
+    """Tensors by name, a single one under its own or `name`; ValueError for what is neither."""
     if tensors is None:
         return {}
     if isinstance(tensors, Tensor):
-        return {name: tensors}
+        tensors = {tensors.name or name: tensors}
     found = dict(tensors) if isinstance(tensors, Mapping) else {}
     if not found or not all(
         isinstance(key, str) and key.isprintable() and key and isinstance(value, Tensor)

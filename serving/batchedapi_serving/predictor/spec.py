@@ -39,21 +39,29 @@ class Tensor:
             the same name is the same length, over all inputs and outputs of a method.
         allow_non_finite: Whether NaN and Infinity are values like others: a missing one is NaN.
             Else a request that has one is refused, and a row of an answer that has one fails.
+        name: Name that protocols with named tensors call a single one by; None: `input` or
+            `output`. Several have the names of their mapping.
 
     Attributes:
         dtype: As it was given.
         shape: As a tuple.
         allow_non_finite: As it was given.
+        name: As it was given.
 
     Raises:
         ValueError: unknown dtype, a length below 1, an empty name, or a type without NaN that is to
             allow it.
     """
 
-    __slots__ = ("allow_non_finite", "dtype", "shape")
+    __slots__ = ("allow_non_finite", "dtype", "name", "shape")
 
     def __init__(
-        self, dtype: str, shape: Sequence[int | str], *, allow_non_finite: bool = False
+        self,
+        dtype: str,
+        shape: Sequence[int | str],
+        *,
+        allow_non_finite: bool = False,
+        name: str | None = None,
     ) -> None:
         if dtype not in DTYPES:
             # numpy's and torch's names, and the types themselves
@@ -78,10 +86,12 @@ class Tensor:
         self.dtype = dtype
         self.shape = tuple(shape)
         self.allow_non_finite = allow_non_finite
+        self.name = name
 
     def __repr__(self) -> str:
         allowed = ", allow_non_finite=True" if self.allow_non_finite else ""
-        return f"Tensor({self.dtype!r}, {list(self.shape)!r}{allowed})"
+        named = "" if self.name is None else f", name={self.name!r}"
+        return f"Tensor({self.dtype!r}, {list(self.shape)!r}{allowed}{named})"
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Tensor):

@@ -45,6 +45,14 @@ ACCEPTED: Final[dict[str, Document]] = {
     **pod_specs.ACCEPTED,
     "smallest": spec(),
     "file path": {"predictor": {"path": "pkg.model:Iris"}},
+    "a file whose name tells its format": {
+        "predictor": {"model": {"uri": "https://models.example/iris.onnx?version=3"}}
+    },
+    "a folder of a format": {
+        "predictor": {
+            "model": {"uri": "pvc://models/bert", "format": "huggingface", "trusted": True}
+        }
+    },
     "source config map": predictor(source={"configMap": "iris"}),
     "env": predictor(env=[{"name": "A", "value": "1"}, {"name": "B"}]),
     "env near what is refused": predictor(
@@ -194,6 +202,26 @@ REFUSED: Final[dict[str, tuple[Document, str]]] = {
     **pod_specs.REFUSED,
     "no predictor": ({}, "spec.predictor"),
     "no path": ({"predictor": {}}, "spec.predictor.path"),
+    "a file whose name tells nothing": (
+        {"predictor": {"model": {"uri": "file:///models/iris.bst"}}},
+        "spec.predictor.path",
+    ),
+    "an unknown format": (
+        {"predictor": {"model": {"uri": "file:///iris", "format": "mystery"}}},
+        "spec.predictor.model.format",
+    ),
+    "a format beside a class": (
+        predictor(model={"uri": "file:///iris", "format": "onnx"}),
+        "spec.predictor.path",
+    ),
+    "trust beside a class": (
+        predictor(model={"uri": "file:///iris", "trusted": False}),
+        "spec.predictor.path",
+    ),
+    "source without a class": (
+        {"predictor": {"model": {"uri": "file:///a.onnx"}, "source": {"configMap": "a"}}},
+        "spec.predictor.source",
+    ),
     "path without a class": ({"predictor": {"path": "model"}}, "spec.predictor.path"),
     "no source in source": (predictor(source={}), "spec.predictor.source"),
     "a config map elsewhere": (

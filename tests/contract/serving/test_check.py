@@ -177,7 +177,7 @@ def test_a_model_that_does_not_start_exits_2(tmp_path: Path, code: str, message:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "give either -f FILE or MODULE:CLASS"),
+        ([], "give either -f FILE, MODULE:CLASS or MODEL"),
         (["no-colon"], "expected module:Class"),
         (["m:M", "--items", "bad.jsonl"], "line 2: expected JSON"),
         (["m:M", "--items", "empty.json"], "expected a JSON array"),

@@ -192,9 +192,9 @@ def test_a_taken_port_is_one_clear_line(tmp_path: Path, which: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "give either -f FILE or MODULE:CLASS"),
+        ([], "give either -f FILE, MODULE:CLASS or MODEL"),
         (["-f", "missing.yaml"], "missing.yaml"),
-        (["-f", "bad.yaml"], "spec.predictor.path: required, but missing"),
+        (["-f", "bad.yaml"], "spec.predictor.path is required, unless"),
         (["no-colon"], "expected module:Class"),
     ],
 )

@@ -112,7 +112,7 @@ def test_what_kubernetes_adds_to_metadata_is_no_obstacle() -> None:
         ({**document(), "metadata": None}, "metadata: "),
         ({**document(), "spec": None}, "spec: "),
         ({**document(), "spec": {}}, "spec.predictor: required, but missing"),
-        ({**document(), "spec": {"predictor": {}}}, "spec.predictor.path: required, but missing"),
+        ({**document(), "spec": {"predictor": {}}}, "spec.predictor.path is required, unless"),
         (document(name="Iris_1"), "metadata.name: "),
     ],
     ids=lambda value: str(value)[:50],

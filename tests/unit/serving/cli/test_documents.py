@@ -4,6 +4,7 @@ import base64
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import yaml
 
@@ -12,6 +13,7 @@ from batchedapi_core.manifest import ManifestError, UnknownFields
 from batchedapi_serving.cli.documents import (
     DocumentError,
     Documents,
+    given_documents,
     load_api,
     load_documents,
     manifest_of,
@@ -212,6 +214,78 @@ def test_unknown_fields_are_refused_or_ignored_as_asked(tmp_path: Path) -> None:
 def test_a_class_without_a_manifest_gets_a_name(predictor: str, name: str) -> None:
     """D06: `serve module:Class`."""
     assert name == manifest_of(predictor).metadata.name
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "format_"),
+    [
+        ("iris.onnx", "iris", "onnx"),
+        ("My Forest_v2.joblib", "my-forest-v2", "sklearn"),
+        ("_.keras", "model", "keras"),
+        ("bert/config.json", "bert", "huggingface"),
+    ],
+)
+def test_a_file_is_an_api_of_its_name(tmp_path: Path, file: str, name: str, format_: str) -> None:
+    """`serve FILE`: nothing but the file is needed."""
+    path = tmp_path / file
+    path.parent.mkdir(exist_ok=True)
+    path.touch()
+    if format_ == "huggingface":
+        path = path.parent
+
+    api = manifest_of(str(path), trusted=True)
+
+    model = api.spec.predictor.model
+    assert name == api.metadata.name
+    assert model is not None
+    assert (path.as_uri(), format_, True) == (model.uri, model.format, model.trusted)
+    assert api.spec.predictor.path is None
+
+
+def test_a_file_above_is_named_by_its_real_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`..` in an address is refused; on a command line it is how one names a file beside."""
+    (tmp_path / "below").mkdir()
+    (tmp_path / "iris.onnx").touch()
+    monkeypatch.chdir(tmp_path / "below")
+
+    model = manifest_of("../iris.onnx").spec.predictor.model
+
+    assert model is not None
+    assert (tmp_path / "iris.onnx").as_uri() == model.uri
+
+
+@pytest.mark.parametrize(
+    ("name", "there", "message"),
+    [
+        ("iris.onnx", None, "expected a file iris.onnx, found none"),
+        ("iris.dat", "", "expected a file whose name ends with .onnx, .*rename it"),
+        ("iris.dat", None, "expected module:Class"),
+    ],
+)
+def test_a_name_that_tells_no_format_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, there: str | None, message: str
+) -> None:
+    """What is in a file is not guessed from its bytes."""
+    monkeypatch.chdir(tmp_path)
+    if there is not None:
+        Path(name).write_text(there)
+
+    with pytest.raises(DocumentError, match=message):
+        manifest_of(name)
+
+
+def test_trust_in_a_manifest_is_said_there(tmp_path: Path) -> None:
+    """An option that did nothing, or beat one file of a team's, would be worse."""
+    with pytest.raises(click.UsageError, match="the manifest says it"):
+        given_documents(None, tmp_path / "api.yaml", None, trusted=True)
+
+
+def test_trust_in_a_class_is_refused() -> None:
+    """Its code runs anyway."""
+    with pytest.raises(DocumentError, match="--trusted is for a file MODEL"):
+        manifest_of("model:Iris", trusted=True)
 
 
 @pytest.mark.parametrize("predictor", ["model:", ":Class", "a b:C"])

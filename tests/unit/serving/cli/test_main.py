@@ -27,7 +27,7 @@ def test_exactly_one_of_file_and_class_is_served(arguments: tuple[str, ...]) -> 
     result = run("serve", *arguments)
 
     assert result.exit_code == 2
-    assert "give either -f FILE or MODULE:CLASS" in result.output
+    assert "give either -f FILE, MODULE:CLASS or MODEL" in result.output
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,102 @@
+"""A file, and the words for what is wrong with it; what the modules of all formats share."""
+
+import importlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from batchedapi_core.model_format import SUFFIXES, ModelFormat
+from batchedapi_core.placement import THREAD_VARIABLES
+from batchedapi_serving.errors import LoadError
+
+_HEAD: Final = 64
+"""Bytes by which people know what a file is."""
+_CONTENTS: Final = (
+    (b"", "nothing"),
+    (bytes(_HEAD), "nothing but zeros"),
+    (b"\x80", "a pickle"),
+    (b"PK\x03\x04", "a ZIP archive"),
+    (b"\x89HDF", "HDF5"),
+    (b"version https://git-lfs", "a pointer of Git LFS: `git lfs pull` fetches the file"),
+    (b"<", "HTML or XML"),
+    (b"{", "JSON"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFile:
+    """A model on this machine, and what the manifest says of it.
+
+    Attributes:
+        path: The file, or its folder.
+        format: Of the file.
+        trusted: Whether code that it brings may run.
+        device: As of `Context`.
+        config: `predictor.config`.
+    """
+
+    path: Path
+    format: ModelFormat
+    trusted: bool = False
+    device: str = "cpu"
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def file(self) -> Path:
+        """The one file of the format, if `path` is a folder.
+
+        Raises:
+            LoadError: there is none, or there are several.
+        """
+        if not self.path.is_dir():
+            return self.path
+        ends = tuple(f".{end}" for end, format_ in SUFFIXES.items() if format_ is self.format)
+        found = sorted(one for one in self.path.rglob("*") if one.name.endswith(ends))
+        if len(found) != 1:
+            names = ", ".join(str(one.relative_to(self.path)) for one in found) or "none"
+            raise refused(
+                self,
+                f"expected one file {' or '.join(ends)} in the folder, got {names}; name the file"
+                " in spec.predictor.model.uri",
+            )
+        return found[0]
+
+
+def refused(file: ModelFile, what: str) -> LoadError:
+    """The error for a file that cannot be served."""
+    return LoadError("InitFailed", f"spec.predictor.model {file.path.name!r}: {what}")
+
+
+def content_of(path: Path) -> str:
+    """What one knows of a file by its first bytes, for people."""
+    if path.is_dir():
+        return "it is a folder"
+    with path.open("rb") as opened:
+        head = opened.read(_HEAD)
+    for begins, words in _CONTENTS:
+        if head.startswith(begins) if begins else not head:
+            return f"there is {words} in it"
+    return "it may be cut off, or of another format"
+
+
+def imported(file: ModelFile, module: str, extra: str) -> Any:
+    """A library that is an extra.
+
+    Raises:
+        LoadError: it is not installed; says how it is.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise refused(
+            file,
+            f"{file.format} needs {error.name}, which is not installed: pip install"
+            f" 'batchedapi[{extra}]', or build it into spec.predictor.image",
+        ) from error
+
+
+def threads() -> int:
+    """Threads that this process may compute with; 0: as many as a library likes."""
+    return int(os.environ.get(THREAD_VARIABLES[0], "0"))

@@ -1,0 +1,151 @@
+"""ONNX: the graph says names, types and shapes; a symbolic first dimension is that of rows."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from batchedapi_serving.formats.interface import ModelFile, imported, refused, threads
+from batchedapi_serving.formats.items import Column, answers_of, example_of
+from batchedapi_serving.predictor import DTYPES, Tensor, batched
+
+_DTYPES: Final = {
+    "bool": "BOOL", "float16": "FP16", "float": "FP32", "double": "FP64",
+    **{f"{sign}int{bits}": f"{sign}int{bits}".upper() for sign in ("", "u")
+       for bits in (8, 16, 32, 64)},
+}  # fmt: skip
+"""ONNX's names of types, and the protocol's."""
+_STRING: Final = "string"
+_PROVIDERS: Final = {"cuda": "CUDAExecutionProvider", "cpu": "CPUExecutionProvider"}
+_REMEDY: Final = (
+    "export it with a symbolic first dimension (dynamic_shapes or dynamic_axes of"
+    " torch.onnx.export, [None, ...] of skl2onnx), or write a class that takes one row at a time"
+)
+
+
+def class_of(file: ModelFile) -> type:
+    """See formats.class_of."""
+    session = _session(file)
+    inputs, outputs = session.get_inputs(), session.get_outputs()
+    for one in inputs:
+        if _kind(one) not in {*_DTYPES, _STRING}:
+            raise refused(
+                file,
+                f"input {one.name!r}: expected numbers or strings, got {one.type}; write a class"
+                " that makes it of what clients send",
+            )
+        _check_rows(file, "input", one)
+    for one in outputs:
+        if one.shape:  # without it nothing is known, not even the rank
+            _check_rows(file, "output", one)
+    if all(_kind(one) in _DTYPES for one in (*inputs, *outputs)):
+        return _tensors_class(file, session)
+    return _items_class(session)
+
+
+def _session(file: ModelFile) -> Any:
+    runtime = imported(file, "onnxruntime", "onnx")
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = threads()
+    options.log_severity_level = 3  # errors: what it warns of is the exporter's business
+    device, _, index = file.device.partition(":")
+    provider = _PROVIDERS[device]
+    if provider not in runtime.get_available_providers():
+        raise refused(
+            file,
+            f"the replica has {file.device}, and this onnxruntime computes on the CPU alone:"
+            " install onnxruntime-gpu in its place, or leave compute.gpu out",
+        )
+    chosen: list[Any] = [_PROVIDERS["cpu"]]
+    if device != "cpu":
+        chosen.insert(0, (provider, {"device_id": int(index)}))
+    return runtime.InferenceSession(str(file.file), options, providers=chosen)
+
+
+def _check_rows(file: ModelFile, what: str, one: Any) -> None:
+    if not one.shape or isinstance(one.shape[0], int):
+        raise refused(
+            file,
+            f"{what} {one.name!r}: expected a first dimension of any length, which is that of rows,"
+            f" got the shape {one.shape or []}; {_REMEDY}",
+        )
+
+
+def _kind(one: Any) -> str:
+    """Type of the elements; of anything but a tensor, the whole type."""
+    return str(one.type).removeprefix("tensor(").removesuffix(")")
+
+
+def _tensor(one: Any, shape: Sequence[Any], **named: str) -> Tensor:
+    lengths = [
+        n if isinstance(n, int) and n else n or f"{one.name}_{i}" for i, n in enumerate(shape, 1)
+    ]
+    dtype = _DTYPES[_kind(one)]
+    return Tensor(dtype, lengths, allow_non_finite=dtype.startswith("FP"), **named)
+
+
+def _declared(ones: Sequence[Any], shapes: Sequence[Sequence[Any]]) -> Any:
+    """One tensor, or several by name."""
+    if len(ones) == 1:
+        return _tensor(ones[0], shapes[0], name=ones[0].name)
+    return {one.name: _tensor(one, shape) for one, shape in zip(ones, shapes, strict=True)}
+
+
+def _tensors_class(file: ModelFile, session: Any) -> type:
+    inputs, outputs = session.get_inputs(), session.get_outputs()
+    names = [one.name for one in outputs]
+    given = _declared(inputs, [one.shape[1:] for one in inputs])
+    shapes = [one.shape[1:] for one in outputs]
+    if not all(one.shape for one in outputs):
+        shapes = [array.shape[1:] for array in _probed(file, session, given)]
+    single_input, single_output = len(inputs) == 1, len(outputs) == 1
+
+    class Model:
+        @batched(inputs=given, outputs=_declared(outputs, shapes))
+        def predict(self, x: Any) -> Any:
+            found = session.run(names, {inputs[0].name: x} if single_input else x)
+            return found[0] if single_output else dict(zip(names, found, strict=True))
+
+    return Model
+
+
+def _probed(file: ModelFile, session: Any, given: Tensor | Mapping[str, Tensor]) -> list[Any]:
+    """Answers to two rows of zeros, for a graph that does not say what it answers."""
+    tensors = {given.name: given} if isinstance(given, Tensor) else given
+    rows = {
+        name: np.zeros(
+            [2, *(1 if isinstance(n, str) else n for n in tensor.shape)], tensor.numpy_dtype
+        )
+        for name, tensor in tensors.items()
+    }
+    found: list[Any] = session.run(None, rows)
+    for one, array in zip(session.get_outputs(), found, strict=True):
+        if np.shape(array)[:1] != (2,):
+            raise refused(
+                file,
+                f"output {one.name!r}: expected 2 rows for 2, got the shape"
+                f" {list(np.shape(array))}; {_REMEDY}",
+            )
+    return found
+
+
+def _items_class(session: Any) -> type:
+    """Strings, and the maps that classifiers of scikit-learn answer, are JSON items."""
+    names = [one.name for one in session.get_outputs()]
+    columns = [_column(one) for one in session.get_inputs()]
+
+    def run(x: Mapping[str, Any]) -> Mapping[str, Any]:
+        return dict(zip(names, session.run(names, x), strict=True))
+
+    class Model:
+        @batched(example=example_of(columns))
+        def predict(self, items: list[Any]) -> list[Any]:
+            return answers_of(columns, items, run)
+
+    return Model
+
+
+def _column(one: Any) -> Column:
+    kind = _kind(one)
+    dtype = np.dtype(object if kind == _STRING else DTYPES[_DTYPES[kind]])
+    return Column(one.name, dtype, tuple(n if isinstance(n, int) else None for n in one.shape[1:]))
