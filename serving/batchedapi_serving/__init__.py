@@ -7,7 +7,9 @@ TYPE_CHECKING = False  # as typing has it, which takes longer to import than all
 if TYPE_CHECKING:
     from batchedapi_serving.predictor import (
         Context,
+        Embeddings,
         ItemError,
+        Reranker,
         Response,
         SizeOf,
         SubmitError,
@@ -19,7 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Context",
+    "Embeddings",
     "ItemError",
+    "Reranker",
     "Response",
     "SizeOf",
     "SubmitError",

@@ -2,7 +2,7 @@
 
     codec_for ── tensor_codec, named_codec, item_codec      one for each kind of method
                  │  from_row, from_rows, from_arrays -> Encoded
-              wires ── plain, v1, msgpack_rows, open_inference, open_inference_grpc
+              wires ── plain, v1, msgpack_rows, open_inference, open_inference_grpc, openai
 
 A language takes its message apart into parsed rows or arrays, has the codec check and encode them,
 and joins the Encoded with a Reply of its own to a DecodedRequest. Results are of two kinds
@@ -35,6 +35,10 @@ class Wire(enum.Enum):
     """Open Inference Protocol, JSON and binary tensors."""
     GRPC = "grpc"
     """Open Inference Protocol, a ModelInferRequest; the answer is a ModelInferResponse."""
+    EMBEDDINGS = "embeddings"
+    """OpenAI's `/v1/embeddings`, for the method of that name."""
+    RERANK = "rerank"
+    """`/v1/rerank` of Jina and Cohere, likewise; errors are OpenAI's."""
 
 
 class Head(Protocol):

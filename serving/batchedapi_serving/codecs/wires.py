@@ -28,7 +28,10 @@ MSGPACK_TYPES: Final = (
 
 
 def decode(
-    codec: Codec, wire: Literal[Wire.V1, Wire.V2, Wire.GRPC], head: Head, body: bytes
+    codec: Codec,
+    wire: Literal[Wire.V1, Wire.V2, Wire.GRPC, Wire.EMBEDDINGS, Wire.RERANK],
+    head: Head,
+    body: bytes,
 ) -> DecodedRequest:
     """See Codec.decode; of all languages but the plain one."""
     match wire:
@@ -42,6 +45,10 @@ def decode(
             from batchedapi_serving.codecs.open_inference_grpc import decode_grpc  # noqa: PLC0415 - see above
 
             return decode_grpc(codec, head, body)
+        case Wire.EMBEDDINGS | Wire.RERANK:
+            from batchedapi_serving.codecs.openai import decode_openai  # noqa: PLC0415 - see above
+
+            return decode_openai(codec, wire, head, body)
         case unknown:
             assert_never(unknown)
 

@@ -1,6 +1,7 @@
 """Declarations, tensors and methods: as users write them, and as the server knows them.
 
-    api ── spec      decorators and the errors of a predictor; the methods that they declare
+    text ── api ── spec      ready predictors of texts; decorators and the errors of a predictor;
+                             the methods that they declare
 
 A predictor is found, started and warmed up by the model process alone. numpy is not imported here:
 the supervisor imports this too.
@@ -26,15 +27,18 @@ from batchedapi_serving.predictor.spec import (
     Tensor,
     default_method,
 )
+from batchedapi_serving.predictor.text import Embeddings, Reranker
 
 __all__ = [
     "DTYPES",
     "SINGLE_INPUT",
     "SINGLE_OUTPUT",
     "Context",
+    "Embeddings",
     "ItemError",
     "Measure",
     "MethodSpec",
+    "Reranker",
     "Response",
     "SizeOf",
     "SubmitError",

@@ -40,6 +40,7 @@ from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.web.access import client_of
 from batchedapi_serving.web.frontend import (
     METADATA_PATHS,
+    OPENAI_PATHS,
     Frontend,
     default_paths,
     models,
@@ -164,7 +165,8 @@ def _add_routes(app: FastAPI, frontend: Frontend) -> None:
     # Predictions for whatever method or model. Those of the table are answered before they come
     # here. Of the others a POST is not served, and another method is not allowed.
     named = f"{frontend.settings.endpoint.rstrip('/')}/{{method}}"
-    for path in dict.fromkeys((*default_paths(frontend.settings), "/", named, *_OF_ANY_MODEL)):
+    paths = (*default_paths(frontend.settings), "/", named, *_OF_ANY_MODEL, *OPENAI_PATHS)
+    for path in dict.fromkeys(paths):
         app.add_api_route(path, not_served, methods=["POST"], include_in_schema=False)
     for path in METADATA_PATHS:
         app.add_api_route(path, metadata, methods=["GET"], include_in_schema=False)

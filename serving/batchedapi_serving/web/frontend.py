@@ -53,6 +53,13 @@ METADATA_PATHS: Final = (
 """Templates of the paths of metadata, of which GET is served."""
 
 
+OPENAI_PATHS: Final = {
+    "/v1/embeddings": Wire.EMBEDDINGS,
+    "/v1/rerank": Wire.RERANK,
+}
+"""Each is of the method that has the language's name."""
+
+
 class Route(NamedTuple):
     """The method and the language of a path that takes predictions."""
 
@@ -90,6 +97,9 @@ def prediction_routes(settings: ReplicaSettings, methods: Iterable[str]) -> dict
         table.setdefault(f"/v2/models/{model}/infer", Route(name, Wire.V2))
         versioned = f"/v2/models/{model}/versions/{MODEL_VERSION}/infer"
         table.setdefault(versioned, Route(name, Wire.V2))
+    for path, wire in OPENAI_PATHS.items():
+        if wire.value in methods:
+            table.setdefault(path, Route(wire.value, wire))
     return table
 
 
@@ -105,7 +115,7 @@ def wire_of_path(path: str) -> Wire:
     """The language in which an error is told before a route is known."""
     if path == "/v2" or path.startswith("/v2/"):
         return Wire.V2
-    return Wire.V1 if path.startswith("/v1/") else Wire.PLAIN
+    return OPENAI_PATHS.get(path) or (Wire.V1 if path.startswith("/v1/") else Wire.PLAIN)
 
 
 class Routes:

@@ -49,6 +49,21 @@ _V2_ERROR: Final[Schema] = {
     "required": ["error"],
     "properties": {"error": {"type": "string"}},
 }
+_TEXT: Final[Schema] = {"type": "string"}
+_COUNT: Final[Schema] = {"type": "integer", "minimum": 1}
+_OPENAI: Final[Mapping[Wire, tuple[Schema, Schema]]] = {
+    Wire.EMBEDDINGS: (
+        {"input": {}, "model": _TEXT, "encoding_format": {"enum": ["float", "base64"]}}
+        | {"dimensions": _COUNT, "user": _TEXT},
+        {"input": ["A text."]},
+    ),
+    Wire.RERANK: (
+        {"query": _TEXT, "documents": {"type": "array", "minItems": 1, "items": _TEXT}}
+        | {"model": _TEXT, "top_n": _COUNT, "return_documents": {"type": "boolean"}},
+        {"query": "A question?", "documents": ["An answer.", "A text."]},
+    ),
+}
+"""Members of a request, and an example that has those it needs."""
 
 
 _READING: Final = {
@@ -98,6 +113,8 @@ _TAGS: Final = {
     Wire.PLAIN: "predictions",
     Wire.V1: "KServe v1",
     Wire.V2: "Open Inference Protocol v2",
+    Wire.EMBEDDINGS: "OpenAI, Jina, Cohere",
+    Wire.RERANK: "OpenAI, Jina, Cohere",
 }
 _PATH: Final = "/docs"
 _FILES: Final = {
@@ -303,7 +320,13 @@ def _paths(frontend: Frontend) -> dict[str, Any]:
 def _prediction(
     summary: str, method: MethodSpec | None, wire: Wire, descriptions: dict[int, str]
 ) -> Schema:
-    request, answer = _bodies(method, wire)
+    if wire in _OPENAI:
+        members, example = _OPENAI[wire]
+        schema = {"type": "object", "required": list(example), "properties": members}
+        request: Schema = {contract.JSON: {"schema": schema, "example": example}}
+        answer: Schema = {contract.JSON: {"schema": {"type": "object"}}}
+    else:
+        request, answer = _bodies(method, wire)
     errors = _errors(descriptions, wire)
     if method is None or not method.inputs:
         errors["default"] = _error(_ANY_ITEM_STATUS, wire)

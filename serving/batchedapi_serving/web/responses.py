@@ -18,6 +18,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 
 from batchedapi_serving.codecs import Answer, Reply, Wire
 from batchedapi_serving.codecs.open_inference import open_inference_problem
+from batchedapi_serving.codecs.openai import openai_problem
 from batchedapi_serving.codecs.replies import item_text, named, problem_answer
 from batchedapi_serving.errors import ServingError
 from batchedapi_serving.web.parser import HttpRequest
@@ -84,6 +85,8 @@ def problem_on(
             return problem_answer(error, request_id)
         case Wire.V2 | Wire.GRPC:
             return open_inference_problem(error)
+        case Wire.EMBEDDINGS | Wire.RERANK:
+            return openai_problem(error, request_id)
     assert_never(wire)
 
 

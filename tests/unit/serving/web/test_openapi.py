@@ -149,6 +149,22 @@ async def test_a_stream_is_described_with_its_types_on_the_paths_that_have_it() 
 
 
 @pytest.mark.looptime
+async def test_the_paths_of_openais_clients_are_described_with_an_example_that_works() -> None:
+    """Where a method has their name."""
+    methods = tuple(MethodSpec(name, batched=True) for name in ("embeddings", "rerank"))
+
+    paths = schema_of(Server(methods=methods))["paths"]
+
+    for spec, rows in zip(methods, (1, 2), strict=True):
+        post = paths[f"/v1/{spec.name}"]["post"]
+        example = post["requestBody"]["content"][contract.JSON]["example"]
+        codec = codec_for(spec, web_settings().of_method(spec.name), "api", Receipts.OFF)
+        assert rows == codec.decode(Wire(spec.name), HEAD, orjson.dumps(example)).rows
+        error = post["responses"]["400"]["content"][contract.JSON]["schema"]
+        assert "object" == error["properties"]["error"]["type"]
+
+
+@pytest.mark.looptime
 async def test_a_route_that_answers_404_is_not_described() -> None:
     """Without a default method, /predict means nothing."""
     methods = tuple(MethodSpec(name, batched=True) for name in ("embed", "rank"))

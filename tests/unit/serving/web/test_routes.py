@@ -29,6 +29,19 @@ def test_the_default_method_has_every_route_and_a_named_one_its_own() -> None:
     } == table
 
 
+@pytest.mark.parametrize(
+    ("name", "wire"), [("embeddings", Wire.EMBEDDINGS), ("rerank", Wire.RERANK)]
+)
+def test_a_method_of_that_name_has_the_path_of_openais_clients(name: str, wire: Wire) -> None:
+    """Beside those that every method has; another method of that path was there before."""
+    table = prediction_routes(web_settings(name="api"), ["predict", name])
+    own = prediction_routes(web_settings(name="api", endpoint="/v1"), ["predict", name])
+
+    assert Route(name, wire) == table[f"/v1/{name}"]
+    assert Route(name, Wire.PLAIN) == table[f"/api/{name}"] == own[f"/v1/{name}"]
+    assert f"/v1/{name}" not in prediction_routes(web_settings(name="api"), ["predict"])
+
+
 def test_before_the_methods_are_known_the_default_ones_routes_are() -> None:
     """They answer 503 until then, and not 404."""
     table = prediction_routes(web_settings(), [])
@@ -65,6 +78,8 @@ def test_an_endpoint_may_be_anything(endpoint: str) -> None:
         ("/v2/models/other/infer", Wire.V2),
         ("/v1/models/other:predict", Wire.V1),
         ("/v22", Wire.PLAIN),
+        ("/v1/embeddings", Wire.EMBEDDINGS),
+        ("/v1/rerank", Wire.RERANK),
         ("/other", Wire.PLAIN),
     ],
 )
