@@ -43,7 +43,7 @@ _SECTIONS: Final = (
         _PACKAGE,
         (
             "batched", "endpoint", "Tensor", "SizeOf", "Context", "ItemError", "SubmitError",
-            "Response", "Upload",
+            "Response", "Upload", "Embeddings", "Reranker",
         ),
         "What a predictor imports.\n",
     ),

@@ -37,7 +37,7 @@ class Embeddings:
         max_batch_size=4096,
     )
     def embeddings(self, inputs: list[Any]) -> list[Any]:
-        """Answer `{"embedding": [...], "tokens": ...}` for each text."""
+        """Answer `{"embedding": [...], "tokens": ...}` for each text of `inputs`."""
         return _answered(
             inputs,
             lambda row: isinstance(row, str),
@@ -80,7 +80,7 @@ class Reranker:
         max_batch_size=4096,
     )
     def rerank(self, pairs: list[Any]) -> list[Any]:
-        """Answer `{"score": ..., "tokens": ...}` for each pair."""
+        """Answer `{"score": ..., "tokens": ...}` for each of `pairs`."""
         return _answered(pairs, _is_pair, self._scored, "[query, document], two texts")
 
     def _scored(self, pairs: list[Any]) -> Iterable[Any]:
