@@ -310,6 +310,20 @@ class Kube:
         }
         await self._request("PATCH", path, query, body, content_type=_APPLY)
 
+    async def scale_api(self, key: ObjectKey, replicas: int, *, version: str) -> None:
+        """Set `spec.replicas` of the API of that version, through its own /scale.
+
+        No apply: the apiserver cannot tell whose the field is in a scale of a custom resource.
+
+        Raises:
+            ConflictError: Somebody else has written it since.
+            ApplyError: It could not be asked, or there is none.
+        """
+        path = BATCHED_APIS.path(key.namespace, key.name, "scale")
+        body = {"metadata": {"resourceVersion": version}, "spec": {"replicas": replicas}}
+        query = {"fieldManager": contract.AUTOSCALER_FIELD_MANAGER}
+        await self._request("PATCH", path, query, body, content_type=_MERGE)
+
     async def delete(self, resource: Resource, key: ObjectKey, uid: str) -> None:
         """Delete exactly the object with that uid; one that is gone already is well."""
         body = {

@@ -81,8 +81,9 @@ podSelector:
 - apiGroups: [batchedapi.dev]
   resources: [batchedapis]
   verbs: [get, list, watch]
+# scale: the number of one that others scale and that has none yet
 - apiGroups: [batchedapi.dev]
-  resources: [batchedapis/status]
+  resources: [batchedapis/status, batchedapis/scale]
   verbs: [patch]
 # children hold back the deletion of their owner, which some clusters allow only with this right
 - apiGroups: [batchedapi.dev]

@@ -19,6 +19,7 @@ from batchedapi_core.manifest.rules import (
     count_or_word_schema,
     no_two_alike,
     one_of_rule,
+    without_default,
     worded,
 )
 from batchedapi_core.manifest.units import Duration, duration_field
@@ -115,7 +116,9 @@ class PredictorEnv(kubernetes.EnvVar):
             max_length=253,
         ),
     ]
-    value: Annotated[str, StringConstraints(max_length=32768)] = ""
+    value: Annotated[str, StringConstraints(max_length=32768)] = Field(
+        "", json_schema_extra=without_default
+    )
     value_from: PredictorEnvSource | None = None
 
     rules: ClassVar[tuple[Rule, ...]] = (

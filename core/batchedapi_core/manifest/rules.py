@@ -66,14 +66,17 @@ class Rule:
     reason: str = "FieldValueInvalid"
     new_only: bool = False
     """Younger than manifests that clusters keep: those that are stored already go on."""
+    knows_old: bool = False
+    """`cel` asks `oldSelf`, which is optional: absent of a new object."""
 
-    def as_validation(self) -> dict[str, str]:
+    def as_validation(self) -> dict[str, str | bool]:
         """The entry of `x-kubernetes-validations`."""
         return {
             "rule": self.cel,
             "message": self.message,
             "fieldPath": self.field_path,
             "reason": self.reason,
+            **({"optionalOldSelf": True} if self.knows_old else {}),
         }
 
 
@@ -172,6 +175,15 @@ def each_key_once(*names: str) -> Callable[[list[T]], list[T]]:
         return members
 
     return check
+
+
+def without_default(schema: JsonDict) -> None:
+    """Takes the default out of the schema of a field inside a list.
+
+    kubectl and GitOps tools compare lists whole: a field that the apiserver fills in there would
+    be a change at every apply.
+    """
+    schema.pop("default", None)
 
 
 def map_list(*keys: str) -> JsonDict:

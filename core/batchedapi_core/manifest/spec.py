@@ -174,7 +174,9 @@ class BatchedAPISpec(ManifestModel):
         None,
         ge=0,
         le=10000,
-        description="Replicas in modes External and Off (target of /scale); not allowed in Native.",
+        description="Replicas in modes External and Off, behind /scale. Absent: as many as there"
+        " are, which the operator writes here once. Not to be set in Native, which ignores what an"
+        " HPA has left here.",
     )
     paused: Flag = Field(
         False,
@@ -184,18 +186,16 @@ class BatchedAPISpec(ManifestModel):
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
-            cel="self.autoscaling.mode != 'Native' || !has(self.replicas)",
+            # an HPA owns the field once it wrote it: nobody's apply takes it away again
+            cel="self.autoscaling.mode != 'Native' || !has(self.replicas)"
+            " || (oldSelf.hasValue() && has(oldSelf.value().replicas)"
+            " && oldSelf.value().replicas == self.replicas)",
             check=lambda s: s.autoscaling.mode is not ScalingMode.NATIVE or s.replicas is None,
             message="spec.replicas cannot be set while spec.autoscaling.mode is Native (the"
             " operator decides): set mode External or Off, or minReplicas and maxReplicas instead",
             field_path=".replicas",
-        ),
-        Rule(
-            cel="self.autoscaling.mode == 'Native' || has(self.replicas)",
-            check=lambda s: s.autoscaling.mode is ScalingMode.NATIVE or s.replicas is not None,
-            message="spec.replicas is required while spec.autoscaling.mode is External or Off",
-            field_path=".replicas",
-            reason="FieldValueRequired",
+            new_only=True,
+            knows_old=True,
         ),
         *ACROSS_SECTIONS,
         *ACROSS_METHODS,

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from batchedapi_core import contract
 from batchedapi_operator.cluster import (
+    BATCHED_APIS,
     CONFIG_MAPS,
     DEPLOYMENTS,
     JsonObject,
@@ -86,14 +87,7 @@ class PlanExecutor:
                 uids[ObjectKey.of(apply.body)] = uid
                 if body is not None:
                     deployed[ObjectKey.of(body)] = DeploymentView.of(body)
-        web = ObjectKey(key.namespace, web_name(key.name))
-        counts = [(key, plan.replicas), (web, plan.web_replicas)]
-        if plan.retire is not None:  # without a right to delete it, which a mistake could use
-            counts, uids[web] = [*counts, (web, 0)], plan.retire.uid
-        for name, replicas in counts:
-            if replicas is not None:
-                with self._paced((DEPLOYMENTS, name, "scale"), (generation, str(replicas), "")):
-                    await self._cluster.scale(name, replicas, uid=uids[name])
+        await self._scale(key, plan, uids)
         for child in plan.delete:
             name = ObjectKey(key.namespace, child.name)
             with self._paced((CONFIG_MAPS, name, "delete"), (generation, "", child.uid)):
@@ -105,6 +99,22 @@ class PlanExecutor:
                 data = {part: found[part] for part in _DATA if part in found}
                 await self._apply(replace(apply, body={**apply.body, **data}), generation)
         return deployed
+
+    async def _scale(self, key: ObjectKey, plan: Plan, uids: dict[ObjectKey, str]) -> None:
+        """Replicas of the Deployments, which have those uids, and of the API."""
+        generation = plan.status["observedGeneration"]
+        web = ObjectKey(key.namespace, web_name(key.name))
+        counts = [(key, plan.replicas), (web, plan.web_replicas)]
+        if plan.retire is not None:  # without a right to delete it, which a mistake could use
+            counts, uids[web] = [*counts, (web, 0)], plan.retire.uid
+        for name, replicas in counts:
+            if replicas is not None:
+                with self._paced((DEPLOYMENTS, name, "scale"), (generation, str(replicas), "")):
+                    await self._cluster.scale(name, replicas, uid=uids[name])
+        if plan.own_replicas is not None:
+            own, version = plan.own_replicas
+            with self._paced((BATCHED_APIS, key, "scale"), (generation, str(own), "")):
+                await self._cluster.scale_api(key, own, version=version)
 
     async def write_status(self, key: ObjectKey, uid: str, plan: Plan) -> None:
         """The reconciler's part of the status."""

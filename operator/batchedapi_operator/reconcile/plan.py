@@ -94,6 +94,8 @@ class Plan:
     """Seconds; None: the next change will bring the API up again."""
     web_replicas: int | None = None
     """For /scale of NAME-web; None leaves it alone, or there is none."""
+    own_replicas: tuple[int, str] | None = None
+    """Number for /scale of the API itself, and the version of the API that has none."""
     retire: ChildView | None = None
     """NAME-web of an API that has no queue any more: no web pod is to be there."""
 
@@ -162,7 +164,9 @@ def plan(
     image = subject.image
     stage = stage_of(api, revision, without_overdue(observed, moment))
     children = _children(api, revision, image, observed, policies, stage=stage)
-    return _written(replace(nothing, apply=children), api, revision, observed, stage)
+    made = _written(replace(nothing, apply=children), api, revision, observed, stage)
+    own = own_count(api, observed)
+    return made if own is None else replace(made, own_replicas=(own, metadata["resourceVersion"]))
 
 
 def _subject(
@@ -305,22 +309,31 @@ def _deployed(body: JsonObject, there: DeploymentView | None) -> Apply:
 def first_or_copied_count(api: BatchedAPI, observed: Observed) -> int | None:
     """Replicas to be written now; None where they are the autoscaler's, or right already.
 
-    In mode Native that is the first count alone, or where the Deployment was deleted the last one:
-    afterwards only the autoscaler moves them.
+    In mode Native, and where the API does not say it, that is the first count alone, or where the
+    Deployment was deleted the last one.
     """
     deployment, scaling = observed.deployment, api.spec.autoscaling
-    owned_already = deployment is not None and deployment.replicas_owned
-    if scaling.mode is ScalingMode.NATIVE:
-        first = scaling.min_replicas
-        had = int(observed.status.get("desiredReplicas", 0))
-        if had > 0:
-            first = min(max(had, scaling.min_replicas), scaling.max_replicas)
-        # one at least: from a worker the web pods know what the methods are like
-        return None if owned_already else max(1, first)
-    wanted = api.spec.replicas if api.spec.replicas is not None else 1
-    if owned_already and deployment is not None and deployment.replicas == wanted:
+    native = scaling.mode is ScalingMode.NATIVE
+    there = deployment.replicas if deployment is not None and deployment.replicas_owned else None
+    if not native and api.spec.replicas is not None:
+        return None if there == api.spec.replicas else api.spec.replicas
+    first = int(observed.status.get("desiredReplicas", 0))
+    if native:
+        first = min(max(first, scaling.min_replicas), scaling.max_replicas)
+    # one at least: from a worker the web pods know what the methods are like
+    return max(1, first) if there is None else None
+
+
+def own_count(api: BatchedAPI, observed: Observed) -> int | None:
+    """Replicas to be written into the API, where others scale it and it has none; else None.
+
+    Without a number /scale cannot be read, and an HPA does nothing. One in Git would set back
+    what the HPA has written.
+    """
+    if api.spec.autoscaling.mode is ScalingMode.NATIVE or api.spec.replicas is not None:
         return None
-    return wanted
+    first, deployment = first_or_copied_count(api, observed), observed.deployment
+    return deployment.replicas if first is None and deployment is not None else first
 
 
 def first_web_count(web: WebSpec, observed: Observed) -> int | None:

@@ -88,6 +88,13 @@ ACCEPTED: Final[dict[str, Document]] = {
         }
     ),
     "paused": spec(paused=True),
+    "metadata of the children": spec(
+        childMetadata={"labels": {"team": "a"}, "annotations": {"example.com/b": "c"}}
+    ),
+    "web pods of their own": spec(
+        **{BATCHING: {"queue": {"redis": {}, "web": {"pod": {"serviceAccountName": "web"}}}}}
+    ),
+    "external without replicas": spec(autoscaling={"mode": "External"}),
     "external with replicas": spec(autoscaling={"mode": "External"}, replicas=3),
     "off with no replicas running": spec(autoscaling={"mode": "Off"}, replicas=0),
     "quantities": spec(compute={"cpu": "500m", "mem": "1Gi", "gpu": 2}),
@@ -393,9 +400,15 @@ REFUSED: Final[dict[str, tuple[Document, str]]] = {
     ),
     "paused as text": (spec(paused="perhaps"), "spec.paused"),
     "unknown mode": (spec(autoscaling={"mode": "Auto"}), "spec.autoscaling.mode"),
+    "a label of a child that is ours": (
+        spec(childMetadata={"labels": {"app.kubernetes.io/name": "x"}}),
+        "spec.childMetadata.labels",
+    ),
+    "an annotation that a controller counts with": (
+        spec(childMetadata={"annotations": {"deployment.kubernetes.io/revision": "1"}}),
+        "spec.childMetadata.annotations",
+    ),
     "replicas in native": (spec(replicas=3), "spec.replicas"),
-    "external without replicas": (spec(autoscaling={"mode": "External"}), "spec.replicas"),
-    "off without replicas": (spec(autoscaling={"mode": "Off"}), "spec.replicas"),
     "no quantity": (spec(compute={"cpu": "lots"}), "spec.compute.cpu"),
     "no cpu": (spec(compute={"cpu": 0}), "spec.compute.cpu"),
     "less cpu than can be asked for": (spec(compute={"cpu": "0.0005"}), "spec.compute.cpu"),

@@ -103,7 +103,6 @@ GOOD_VALUES: Final[dict[str, tuple[Any, ...]]] = {
 """What values of a form of their own may be, by the end of the field's path."""
 _BESIDE: Final[dict[str, Document]] = {
     "spec.replicas": {"autoscaling": {"mode": "External"}},
-    "spec.autoscaling.mode": {"replicas": 2},
     "spec.predictor.methods[0].outputBatchDim": {
         "predictor": {**GOOD["predictor"], "methods": [{"name": "a", "batchDim": 1}]}
     },

@@ -317,6 +317,8 @@ async def use_everything(world: World) -> None:
             return bool(status.get("observedGeneration") == wanted)
 
         await until(seen, f"revision {number}")
+    external = {"predictor": IN_IMAGE, "autoscaling": {"mode": "External"}}
+    await world.create_api("external", external)
     missing = {"predictor": {**IN_IMAGE, "source": {"configMap": "nowhere"}}}
     await world.create_api("eventful", missing)
 

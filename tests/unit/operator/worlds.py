@@ -366,6 +366,14 @@ class MemoryCluster:
             body["metadata"]["managedFields"] = managed
             self._keep(DEPLOYMENTS, body, generations=int(changed))
 
+    async def scale_api(self, key: ObjectKey, replicas: int, *, version: str) -> None:
+        """As Kube."""
+        body = self.objects[BATCHED_APIS, key]
+        if version != body["metadata"]["resourceVersion"]:
+            raise ConflictError(f"scale of {key}: it has been modified", 409)
+        self._write("scale_api", str(replicas))
+        self._keep(BATCHED_APIS, {**body, "spec": {**body["spec"], "replicas": replicas}}, 1)
+
     async def delete(self, resource: Resource, key: ObjectKey, uid: str) -> None:
         """As Kube."""
         if (resource, key) in self.objects:

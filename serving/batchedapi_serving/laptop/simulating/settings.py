@@ -236,7 +236,7 @@ def set_up(api: BatchedAPI, options: SimulateOptions) -> Setup:
     native = scaling.mode is ScalingMode.NATIVE
     replicas = options.replicas
     if replicas is None and not native:
-        replicas = api.spec.replicas
+        replicas = 1 if api.spec.replicas is None else api.spec.replicas  # as an API begins
     return Setup(
         service=service,
         policy=policy if native else None,

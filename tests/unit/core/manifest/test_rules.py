@@ -133,11 +133,6 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {"replicas": 3},
     ),
     (
-        "replicas is required while",
-        {"autoscaling": {"mode": "Off"}, "replicas": 1},
-        {"autoscaling": {"mode": "Off"}},
-    ),
-    (
         "maxReplicaConcurrency is below",
         {
             "serverSideBatching": {"sizeUnit": "Requests", "maxBatchSize": 8},

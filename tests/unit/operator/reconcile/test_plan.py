@@ -115,6 +115,36 @@ def test_other_modes_copy_spec_replicas(mode: str, there: int, expected: int | N
     assert expected == made.replicas
 
 
+@pytest.mark.parametrize("mode", ["External", "Off"])
+@pytest.mark.parametrize(
+    ("seen", "there", "own"),
+    [
+        (existing(replicas=4), None, 4),
+        (existing(replicas=1, replicas_owned=False), 1, 1),
+        (Observed(status={"desiredReplicas": 7}), 7, 7),
+        (Observed(status={}), 1, 1),
+    ],
+    ids=["as many as there are", "nobody has set them", "deleted", "new"],
+)
+def test_an_api_that_others_scale_is_told_its_own_replicas_once(
+    mode: str, seen: Observed, there: int | None, own: int
+) -> None:
+    """Without a number an HPA cannot begin; one in Git would set back what it writes."""
+    made = planned(seen, autoscaling={"mode": mode})
+
+    assert (there, (own, "1")) == (made.replicas, made.own_replicas)
+    assert planned(seen, autoscaling={"mode": mode}, replicas=own).own_replicas is None
+    assert planned(seen).own_replicas is None
+
+
+def test_replicas_that_an_hpa_left_say_nothing_in_mode_native() -> None:
+    """The HPA owns the field: no apply of the user's takes it away."""
+    made = planned(existing(replicas=2), replicas=9)
+
+    assert (None, None) == (made.replicas, made.own_replicas)
+    assert "Accepted" == valid(made)[0]
+
+
 def test_an_invalid_spec_leaves_the_children_untouched() -> None:
     """The last good ones go on serving, and the condition says what to change."""
     made = planned(existing(), serverSideBatching={"maxBatchSize": 0})
@@ -386,8 +416,9 @@ def test_events_tell_of_a_new_revision_and_a_refusal_once() -> None:
     """An event for each reconcile would bury those that matter."""
     first = planned()
     again = planned(Observed(status=first.status))
-    refused = planned(Observed(status=first.status), autoscaling={"mode": "Off"})
-    still = planned(Observed(status=refused.status), autoscaling={"mode": "Off"})
+    wrong: dict[str, Any] = {"serverSideBatching": {"maxBatchSize": 0}}
+    refused = planned(Observed(status=first.status), **wrong)
+    still = planned(Observed(status=refused.status), **wrong)
 
     assert ["NewRevision"] == [note.reason for note in first.notes]
     assert () == again.notes

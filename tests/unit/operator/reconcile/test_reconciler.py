@@ -232,6 +232,20 @@ async def test_the_children_are_made_in_order_and_then_scaled(cluster: MemoryClu
     assert ["NewRevision"] == [event["reason"] for event in cluster.events]
 
 
+async def test_an_api_that_others_scale_is_given_its_first_number_once() -> None:
+    """It is written last, and the write is news that leads to no other."""
+    cluster = MemoryCluster()
+    cluster.put(BATCHED_APIS, api_body(autoscaling={"mode": "External"}))
+    reconciler = reconciler_of(cluster)
+    for _ in range(3):
+        await reconciler.reconcile(KEY)
+
+    assert 1 == cluster.objects[BATCHED_APIS, KEY]["spec"]["replicas"]
+    assert [("scale", "1"), ("scale_api", "1")] == [
+        write for write in cluster.writes if write[0].startswith("scale")
+    ]
+
+
 @pytest.mark.parametrize("failing", range(4))
 async def test_dying_before_any_write_ends_in_the_same_state(
     cluster: MemoryCluster, failing: int

@@ -197,6 +197,7 @@ def test_without_our_autoscaler_the_replicas_are_those_written(mode: str) -> Non
 
     assert setup.policy is tried.policy is None
     assert (4, 9) == (setup.replicas, tried.replicas)
+    assert 1 == set_up(api(autoscaling={"mode": mode}), SimulateOptions(TIME)).replicas
 
 
 def test_a_policy_by_concurrency_is_told_its_target() -> None:
