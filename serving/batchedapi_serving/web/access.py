@@ -26,6 +26,11 @@ Headers = Iterable[tuple[bytes, bytes]]
 ORIGIN: Final = b"origin"
 RENEWED_SECONDS: Final = 10.0
 """Between two looks at the keys; a mounted Secret changes without a restart."""
+_TOLD_AT_ONCE: Final = 20
+"""Refusals a second, each of which is told at once."""
+_TOLD_LATER: Final = 1000
+"""Further ones a second, each of which is told after a pause: those who wait take memory."""
+_PAUSE_SECONDS: Final = 1.0
 _BEARER: Final = b"bearer "
 _ASKS_FOR_KEY: Final = ((b"www-authenticate", b"Bearer"),)
 _BODY: Final = frozenset((b"content-length", b"transfer-encoding"))
@@ -112,6 +117,8 @@ class KeyRing:
         self._told = ""
         self._looked_empty = False
         self._renewed_at = 0.0
+        self._refused = 0  # within a second
+        self._refused_since = -math.inf
         self.renew(math.inf)
         self._renewed_at = 0.0
 
@@ -190,6 +197,18 @@ class KeyRing:
                 f" {came}; ask whoever runs this API for one"
             )
         return owner
+
+    def pause(self, now: float) -> float:
+        """Seconds until a request without a key is told: a crowd that asks again comes less often.
+
+        Args:
+            now: Seconds on the loop's clock.
+        """
+        if now - self._refused_since >= 1.0:
+            self._refused_since, self._refused = now, 0
+        self._refused += 1
+        later = _TOLD_AT_ONCE < self._refused <= _TOLD_AT_ONCE + _TOLD_LATER
+        return _PAUSE_SECONDS if later else 0.0
 
 
 def needs_no_key(method: bytes, path: bytes, headers: Headers) -> bool:

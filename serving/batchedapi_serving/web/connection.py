@@ -613,7 +613,7 @@ class Connection(asyncio.Protocol):
             # Not from within the answer before: a thousand pipelined requests do not recurse.
             self._loop.call_soon(self._later, self._begin, request)
         elif self._life.refusal is not None:
-            self._tell_refusal(self._life.refusal)
+            self._refusal_due(self._life.refusal)
 
     def _later(self, step: Callable[..., None], *given: Any) -> None:
         if self._transport.is_closing():
@@ -633,9 +633,21 @@ class Connection(asyncio.Protocol):
         self._parser.incoming.take_body()
         self._frontend.answered(error.status)
         if not self._life.busy and not self._pending:
+            self._refusal_due(error)
+
+    def _refusal_due(self, error: ServingError) -> None:
+        keys, asks_key = self._frontend.guard.keys, isinstance(error, UnauthenticatedError)
+        pause = keys.pause(self._loop.time()) if keys is not None and asks_key else 0.0
+        if pause:
+            self._life.begun(more=False)
+            self._flow.pause_reading()
+            self._loop.call_later(pause, self._later, self._tell_refusal, error)
+        else:
             self._tell_refusal(error)
 
     def _tell_refusal(self, error: ServingError) -> None:
+        self._life.busy = False
+        self._flow.resume_reading()
         # Of a body that nobody asked for not all is read.
         asks_key = isinstance(error, UnauthenticatedError)
         self._life.refused(self._loop.time(), lingers=asks_key)

@@ -151,6 +151,24 @@ async def test_every_call_but_those_of_a_list_asks_for_a_key(guarded: Guarded) -
     assert grpc.StatusCode.UNIMPLEMENTED is other.code()
 
 
+async def test_of_many_calls_without_a_key_the_last_are_told_later(
+    guarded: Guarded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As over HTTP, at the same pace."""
+    keys = guarded.frontend.guard.keys
+    assert keys is not None
+    pauses: list[float] = []
+    monkeypatch.setattr(keys, "pause", lambda _: pauses.append(0.001) or 0.001)
+    service = "inference.GRPCInferenceService"
+
+    async with grpc.aio.insecure_channel(guarded.target) as channel:
+        refused = await failure(channel.unary_unary(f"/{service}/ModelInfer")(b""))
+        await channel.unary_unary(f"/{service}/ServerLive")(b"")
+
+    assert grpc.StatusCode.UNAUTHENTICATED is refused.code()
+    assert [0.001] == pauses
+
+
 async def test_no_call_is_open_that_is_not_served(guarded: Guarded) -> None:
     """A name that is written wrong would open nothing, and look as if it did."""
     assert OPEN <= set(guarded.server.door.calls)

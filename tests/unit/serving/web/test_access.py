@@ -119,6 +119,15 @@ def test_without_its_last_key_nobody_is_let_in(
     assert [False, True] == renewed.admits(b"one", b"three")
 
 
+def test_refusals_have_a_pace_and_those_who_wait_are_bounded(tmp_path: Path) -> None:
+    """One who forgot the key hears at once; each who waits takes memory."""
+    keys = KeyRing(keys_in(tmp_path, a="one"))
+    pauses = [keys.pause(10.0 + number / 10_000) for number in range(1100)]
+
+    assert [0.0] * 20 + [1.0] * 1000 + [0.0] * 80 == pauses
+    assert 0.0 == keys.pause(11.1)
+
+
 def test_a_folder_that_is_gone_has_no_keys(tmp_path: Path) -> None:
     """Removing the folder removes what is in it."""
     folder = tmp_path / "keys"

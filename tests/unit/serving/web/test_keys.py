@@ -78,6 +78,31 @@ async def test_without_a_key_not_all_of_a_body_is_read(keys: Path) -> None:
     assert (False, True) == (little.aborted, much.aborted)
 
 
+async def test_of_many_without_a_key_the_last_are_told_later(keys: Path) -> None:
+    """Who asks again comes less often, and is not read meanwhile."""
+    server = Server(keys=keys)
+    crowd = [server.connect() for _ in range(25)]
+    for wire in crowd:
+        wire.send(head(b"content-length: 900\r\n"))
+    waiting = [wire for wire in crowd if not wire.statuses]
+    reading = [wire.reading for wire in waiting]
+    waiting[0].connection.eof_received()
+    waiting[1].abort()
+    allowed = await sent(server, head(KEY, b"content-length: 1\r\n") + b"1")
+    for wire in waiting[2:]:
+        wire.connection.shutdown()
+    stopped = [wire.is_closing() for wire in waiting[2:]]
+    await asyncio.sleep(1)
+    told = [wire.statuses[-1:] for wire in waiting]
+
+    assert [False] * 5 == reading
+    assert [200] == allowed.statuses
+    assert [False] * 3 == stopped
+    assert [[401], [], [401], [401], [401]] == told
+    assert all(wire.ended and wire.reading for wire in waiting[2:])
+    assert [401] * 25 == server.engine.codes
+
+
 async def test_with_a_key_a_body_is_taken(keys: Path) -> None:
     """In one piece, in two, and after the interim answer that its client waits for."""
     server = Server(keys=keys)
@@ -185,6 +210,8 @@ async def test_whatever_is_not_in_the_list_needs_a_key(
         wire = server.connect()
         wire.send(head(method=method, path=path.encode()))
         await asyncio.sleep(0)
+        if not wire.statuses:  # so many refusals have a pace
+            await asyncio.sleep(1)
         if wire.statuses not in ([401], [400]):
             answered.add((method, path.encode()))
             wire.abort()
