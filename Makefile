@@ -131,7 +131,7 @@ contract: $(COMPILED)/.made ## The serving half, compiled: real processes and so
 # again, as other tests may run meanwhile.
 .venv/.torch: $(INSTALLED)
 	$(BIN)/python -c 'import tomllib; extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; \
-	  wanted = extras["torch"] + extras["torch-examples"] + extras["loadtest"]; \
+	  wanted = sum((extras[one] for one in ("torch", "torch-examples", "huggingface", "keras", "loadtest")), []); \
 	  print(*(name for name in wanted if not name.startswith("batchedapi[")), sep="\n")' >$@.txt
 	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -r $@.txt
 	@touch $@

@@ -1,6 +1,6 @@
 """Models that are served without code: a predictor class is made of each file.
 
-    class_of ── one module for each family of formats ── interface
+    class_of ── one module for each family of formats ── tensors, items ── interface
 
 What is known of a file is known once it is open, so its module opens it and writes the class
 around it, with what users write: `batched` and `Tensor`. The libraries are extras, and imported
@@ -12,7 +12,7 @@ from typing import Final
 
 from batchedapi_core.model_format import ModelFormat
 from batchedapi_serving.errors import LoadError
-from batchedapi_serving.formats.interface import ModelFile, content_of, refused
+from batchedapi_serving.formats.interface import ModelFile, check_content, content_of, refused
 from batchedapi_serving.logs import summary_of
 
 __all__ = ["ModelFile", "class_of"]
@@ -22,6 +22,10 @@ _MODULES: Final = {
     ModelFormat.SKLEARN: "estimators",
     ModelFormat.XGBOOST: "estimators",
     ModelFormat.LIGHTGBM: "estimators",
+    ModelFormat.TORCHSCRIPT: "torch_files",
+    ModelFormat.TORCH_EXPORT: "torch_files",
+    ModelFormat.HUGGINGFACE: "huggingface",
+    ModelFormat.KERAS: "keras_file",
 }
 
 
@@ -31,6 +35,7 @@ def class_of(file: ModelFile) -> type:
     Raises:
         LoadError: InitFailed, with what was expected, what is there, and what to do.
     """
+    check_content(file)
     module = importlib.import_module(f"{__name__}.{_MODULES[file.format]}")
     try:
         found: type = module.class_of(file)

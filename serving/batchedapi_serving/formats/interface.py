@@ -13,14 +13,16 @@ from batchedapi_serving.errors import LoadError
 
 _HEAD: Final = 64
 """Bytes by which people know what a file is."""
-_CONTENTS: Final = (
-    (b"", "nothing"),
+_NO_MODEL: Final = (
     (bytes(_HEAD), "nothing but zeros"),
+    (b"version https://git-lfs", "a pointer of Git LFS: `git lfs pull` fetches the file"),
+    (b"<", "HTML or XML"),
+)
+"""Beginnings of files that are of no format here, however long they are."""
+_CONTENTS: Final = (
     (b"\x80", "a pickle"),
     (b"PK\x03\x04", "a ZIP archive"),
     (b"\x89HDF", "HDF5"),
-    (b"version https://git-lfs", "a pointer of Git LFS: `git lfs pull` fetches the file"),
-    (b"<", "HTML or XML"),
     (b"{", "JSON"),
 )
 
@@ -50,9 +52,9 @@ class ModelFile:
         Raises:
             LoadError: there is none, or there are several.
         """
-        if not self.path.is_dir():
-            return self.path
         ends = tuple(f".{end}" for end, format_ in SUFFIXES.items() if format_ is self.format)
+        if not (ends and self.path.is_dir()):
+            return self.path
         found = sorted(one for one in self.path.rglob("*") if one.name.endswith(ends))
         if len(found) != 1:
             names = ", ".join(str(one.relative_to(self.path)) for one in found) or "none"
@@ -69,16 +71,32 @@ def refused(file: ModelFile, what: str) -> LoadError:
     return LoadError("InitFailed", f"spec.predictor.model {file.path.name!r}: {what}")
 
 
+def check_content(file: ModelFile) -> None:
+    """Refuse a file that is none of any format, before a library reads gigabytes of it.
+
+    Raises:
+        LoadError: it is empty, or begins as no model does.
+    """
+    head = _head(file.file)
+    words = next((words for begins, words in _NO_MODEL if head.startswith(begins)), "")
+    if words or not head:
+        raise refused(file, f"expected {file.format}, found {words or 'nothing'} in it")
+
+
 def content_of(path: Path) -> str:
     """What one knows of a file by its first bytes, for people."""
+    head = _head(path)
+    return next(
+        (f"there is {words} in it" for begins, words in _CONTENTS if head.startswith(begins)),
+        "it may be cut off, or of another format",
+    )
+
+
+def _head(path: Path) -> bytes:
     if path.is_dir():
-        return "it is a folder"
+        return b"a folder"
     with path.open("rb") as opened:
-        head = opened.read(_HEAD)
-    for begins, words in _CONTENTS:
-        if head.startswith(begins) if begins else not head:
-            return f"there is {words} in it"
-    return "it may be cut off, or of another format"
+        return opened.read(_HEAD)
 
 
 def imported(file: ModelFile, module: str, extra: str) -> Any:

@@ -7,6 +7,7 @@ import numpy as np
 
 from batchedapi_serving.formats.interface import ModelFile, imported, refused, threads
 from batchedapi_serving.formats.items import Column, answers_of, example_of
+from batchedapi_serving.formats.tensors import tensor_of, tensors_class
 from batchedapi_serving.predictor import DTYPES, Tensor, batched
 
 _DTYPES: Final = {
@@ -76,19 +77,11 @@ def _kind(one: Any) -> str:
     return str(one.type).removeprefix("tensor(").removesuffix(")")
 
 
-def _tensor(one: Any, shape: Sequence[Any], **named: str) -> Tensor:
-    lengths = [
-        n if isinstance(n, int) and n else n or f"{one.name}_{i}" for i, n in enumerate(shape, 1)
-    ]
-    dtype = _DTYPES[_kind(one)]
-    return Tensor(dtype, lengths, allow_non_finite=dtype.startswith("FP"), **named)
-
-
-def _declared(ones: Sequence[Any], shapes: Sequence[Sequence[Any]]) -> Any:
-    """One tensor, or several by name."""
-    if len(ones) == 1:
-        return _tensor(ones[0], shapes[0], name=ones[0].name)
-    return {one.name: _tensor(one, shape) for one, shape in zip(ones, shapes, strict=True)}
+def _declared(ones: Sequence[Any], shapes: Sequence[Sequence[Any]]) -> dict[str, Tensor]:
+    return {
+        one.name: tensor_of(one.name, _DTYPES[_kind(one)], shape)
+        for one, shape in zip(ones, shapes, strict=True)
+    }
 
 
 def _tensors_class(file: ModelFile, session: Any) -> type:
@@ -98,25 +91,20 @@ def _tensors_class(file: ModelFile, session: Any) -> type:
     shapes = [one.shape[1:] for one in outputs]
     if not all(one.shape for one in outputs):
         shapes = [array.shape[1:] for array in _probed(file, session, given)]
-    single_input, single_output = len(inputs) == 1, len(outputs) == 1
 
-    class Model:
-        @batched(inputs=given, outputs=_declared(outputs, shapes))
-        def predict(self, x: Any) -> Any:
-            found = session.run(names, {inputs[0].name: x} if single_input else x)
-            return found[0] if single_output else dict(zip(names, found, strict=True))
+    def run(x: Mapping[str, Any]) -> Mapping[str, Any]:
+        return dict(zip(names, session.run(names, x), strict=True))
 
-    return Model
+    return tensors_class(given, _declared(outputs, shapes), run)
 
 
-def _probed(file: ModelFile, session: Any, given: Tensor | Mapping[str, Tensor]) -> list[Any]:
+def _probed(file: ModelFile, session: Any, given: Mapping[str, Tensor]) -> list[Any]:
     """Answers to two rows of zeros, for a graph that does not say what it answers."""
-    tensors = {given.name: given} if isinstance(given, Tensor) else given
     rows = {
         name: np.zeros(
             [2, *(1 if isinstance(n, str) else n for n in tensor.shape)], tensor.numpy_dtype
         )
-        for name, tensor in tensors.items()
+        for name, tensor in given.items()
     }
     found: list[Any] = session.run(None, rows)
     for one, array in zip(session.get_outputs(), found, strict=True):

@@ -247,7 +247,7 @@ def test_threads_are_those_of_the_process(tmp_path: Path, monkeypatch: pytest.Mo
         ("a.txt", LIGHTGBM),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("content", ["half", b"", bytes(4096), b"{}", b"PK\x03\x04", b"<html>"])
+@pytest.mark.parametrize("content", ["half", b"other", b"{}", b"PK\x03\x04"])
 def test_another_file_or_half_of_one_is_refused(
     tmp_path: Path, name: str, format_: ModelFormat, content: bytes | str
 ) -> None:

@@ -165,8 +165,8 @@ def damaged(path: Path, content: bytes) -> Path:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "cannot be loaded as onnx (there is nothing in it)"),
-        (bytes(1000), "there is nothing but zeros in it"),
+        (b"", "expected onnx, found nothing in it"),
+        (bytes(1000), "expected onnx, found nothing but zeros in it"),
         (b"\x80\x04.", "there is a pickle in it"),
         (b"PK\x03\x04..", "there is a ZIP archive in it"),
         (b"version https://git-lfs.github.com/spec/v1\n", "`git lfs pull` fetches the file"),
@@ -177,6 +177,14 @@ def damaged(path: Path, content: bytes) -> Path:
 def test_another_file_is_named_by_what_is_in_it(tmp_path: Path, content: bytes, said: str) -> None:
     """Before the words of the library, which knows protobuf alone."""
     assert said in refused(damaged(tmp_path / "a.onnx", content))
+
+
+def test_a_gigabyte_of_zeros_is_refused_at_once(tmp_path: Path) -> None:
+    """By its first bytes: a library would read all of it into memory."""
+    with (tmp_path / "a.onnx").open("wb") as file:
+        file.truncate(1 << 30)
+
+    assert "found nothing but zeros in it" in refused(tmp_path / "a.onnx")
 
 
 def test_half_a_file_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,39 @@
+"""A class around whatever answers arrays by name with arrays by name."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from batchedapi_serving.predictor import Tensor, batched
+
+Run: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+"""Arrays, rows first, to arrays."""
+
+
+def tensor_of(name: str, dtype: str, shape: Sequence[int | str | None]) -> Tensor:
+    """A row of a file's tensor; a length that it does not say has a name of its own."""
+    lengths = [n or f"{name}_{i}" for i, n in enumerate(shape, 1)]
+    return Tensor(dtype, lengths, allow_non_finite=dtype.startswith("FP"), name=name)
+
+
+def datatype_of(dtype: np.dtype[Any]) -> str:
+    """The protocol's name of a type; one that it has no name for is refused by `Tensor`."""
+    return dtype.name.upper().replace("FLOAT", "FP")
+
+
+def tensors_class(inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor], run: Run) -> type:
+    """A predictor that runs arrays; a single input or output is the array itself."""
+    one_in, one_out = len(inputs) == 1, len(outputs) == 1
+    (first, *_), (only, *_) = inputs, outputs
+
+    class Model:
+        @batched(
+            inputs=inputs[first] if one_in else inputs,
+            outputs=outputs[only] if one_out else outputs,
+        )
+        def predict(self, x: Any) -> Any:
+            found = run({first: x} if one_in else x)
+            return found[only] if one_out else found
+
+    return Model
