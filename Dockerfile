@@ -17,7 +17,8 @@ ARG BUILD_IMAGE=docker.io/library/python:3.12
 ARG PART=serving
 
 # What to install, told apart from the rest of pyproject.toml: the slow layers below are made again
-# only when this changes. The extra `otel` is 8 MB, so that a manifest can ask for traces.
+# only when this changes. The extra `otel` is 8 MB, so that a manifest can ask for traces; `hf` and
+# `oci` are 20 MB, so that it can name a model at any address.
 FROM ${BASE_IMAGE} AS requirements
 ARG PART
 WORKDIR /src
@@ -25,7 +26,7 @@ COPY pyproject.toml ./
 RUN python3 -c 'import sys, tomllib; \
         p = tomllib.load(open("pyproject.toml", "rb")); project = p["project"]; \
         hook = p["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]; \
-        extras = {"serving": ("serving", "otel", "redis"), "operator": ("operator",)}[sys.argv[1]]; \
+        extras = {"serving": ("serving", "otel", "redis", "hf", "oci"), "operator": ("operator",)}[sys.argv[1]]; \
         print(*project["dependencies"], *(r for e in extras for r in project["optional-dependencies"][e] if not r.startswith("batchedapi")), sep="\n", file=open("run.txt", "w")); \
         print(*p["build-system"]["requires"], *hook["dependencies"], sep="\n", file=open("build.txt", "w"))' "$PART"
 

@@ -3,14 +3,16 @@
 It lends keys as STS (AssumeRoleWithWebIdentity) and as the agent of EKS Pod Identity do.
 """
 
+import functools
 import hashlib
 import hmac
 import http.server
 import json
+import re
 import ssl
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from secrets import token_hex as random_word
@@ -24,7 +26,7 @@ SECRET: Final = "an/example+secret"  # noqa: S105 - of a store that lives as lon
 ROLE: Final = "arn:aws:iam::123456789012:role/reads-models"
 LOOPBACK: Final = "127.0.0.1"
 _EXPIRES: Final = "2096-01-01T00:00:00Z"
-_DATE: Final = {"last-modified": "Wed, 21 Oct 2026 07:28:00 GMT", "etag": '"x"'}
+_DATE: Final = {"last-modified": "Wed, 21 Oct 2026 07:28:00 GMT"}
 
 Answer = tuple[int, dict[str, str], bytes]
 
@@ -52,9 +54,9 @@ class ObjectStore:
         if target == "/v1/credentials":
             return self._credentials(headers.get("authorization", ""))
         refused = None if self.public else self._refused(method, target, headers)
-        return self._read(target) if refused is None else (403, {}, _error(refused))
+        return self._read(target, headers) if refused is None else (403, {}, _error(refused))
 
-    def _read(self, target: str) -> Answer:
+    def _read(self, target: str, headers: dict[str, str]) -> Answer:
         url = urlsplit(target)
         query = dict(parse_qsl(url.query))
         bucket, _, key = unquote(url.path).lstrip("/").partition("/")
@@ -64,11 +66,11 @@ class ObjectStore:
             return 200, {"content-type": "application/xml"}, self._listing(query.get("prefix", ""))
         if key not in self.objects:
             return 404, {}, _error("NoSuchKey")
-        return 200, _DATE, self.objects[key]
+        return _of(self.objects[key], headers)
 
     def _listing(self, prefix: str) -> bytes:
         found = "".join(
-            f"<Contents><Key>{key}</Key><Size>{len(body)}</Size><ETag>x</ETag>"
+            f"<Contents><Key>{key}</Key><Size>{len(body)}</Size><ETag>{_tag(body)}</ETag>"
             "<LastModified>2026-10-21T07:28:00.000Z</LastModified></Contents>"
             for key, body in sorted(self.objects.items())
             if key.startswith(prefix)
@@ -143,6 +145,25 @@ class ObjectStore:
         return None if same and scope[1] == REGION else "SignatureDoesNotMatch"
 
 
+@functools.lru_cache(8)
+def _tag(body: bytes) -> str:
+    return f'"{hashlib.md5(body, usedforsecurity=False).hexdigest()}"'
+
+
+def _of(body: bytes, headers: dict[str, str]) -> Answer:
+    """An object, or the range of it that was asked for, if it is still the one that was meant."""
+    about = {**_DATE, "etag": _tag(body), "accept-ranges": "bytes"}
+    if headers.get("if-match", about["etag"]) != about["etag"]:
+        return 412, {}, _error("PreconditionFailed")
+    wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", headers.get("range", ""))
+    if wanted is None:
+        return 200, about, body
+    start, last = map(int, wanted.groups())
+    last = min(last, len(body) - 1)
+    about["content-range"] = f"bytes {start}-{last}/{len(body)}"
+    return 206, about, body[start : last + 1]
+
+
 def _error(code: str) -> bytes:
     return f"<Error><Code>{code}</Code></Error>".encode()
 
@@ -164,7 +185,8 @@ def running_store(certificate: Path | None = None, host: str = LOOPBACK) -> Iter
                 self.send_header(name, value)
             self.end_headers()
             if self.command != "HEAD":
-                self.wfile.write(body)
+                with suppress(OSError):  # the connection was cut
+                    self.wfile.write(body)
 
         def do_GET(self) -> None:
             self._answer()
@@ -186,7 +208,7 @@ def running_store(certificate: Path | None = None, host: str = LOOPBACK) -> Iter
     scheme = "http" if certificate is None else "https"
     name = "localhost" if scheme == "https" and host == LOOPBACK else host
     store.url = f"{scheme}://{name}:{listener.server_address[1]}"
-    thread = threading.Thread(target=listener.serve_forever)
+    thread = threading.Thread(target=listener.serve_forever, args=(0.05,))
     thread.start()
     try:
         yield store

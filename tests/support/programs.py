@@ -43,14 +43,14 @@ def unpacked(name: str, package: str) -> str:
     if found is not None:
         return found
     folder = CACHE / package
-    program = folder / "usr" / "sbin" / name
-    if not program.exists():
+    if not (there := list(folder.glob(f"usr/*bin/{name}"))):
         folder.mkdir(parents=True, exist_ok=True)
         for command in (("apt-get", "update", "-q"), ("apt-get", "download", package)):
             subprocess.run(command, cwd=folder, check=False, capture_output=True, timeout=300)
         for file in folder.glob(f"{package}_*.deb"):
             subprocess.run(("dpkg-deb", "-x", file, folder), check=False, timeout=60)
             file.unlink()
-    if not program.exists():
+        there = list(folder.glob(f"usr/*bin/{name}"))
+    if not there:
         raise ProgramUnavailableError(f"{name} is not on PATH: apt-get install {package}")
-    return str(program)
+    return str(there[0])
