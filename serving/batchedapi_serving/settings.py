@@ -180,6 +180,8 @@ class ReplicaSettings:
     """Folder of this replica's sockets, metrics memory and settings."""
     startup_limit: float = 595.0
     """Until a model is fetched, imported, constructed and warmed up."""
+    model_cache: str | None = None
+    """Folder that keeps what was fetched, for other replicas too; None: this replica's own."""
     recording: RecordingSettings | None = None
     """None: nothing is recorded."""
     api_keys: str | None = None

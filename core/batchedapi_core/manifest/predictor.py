@@ -29,8 +29,9 @@ from batchedapi_core.placement import THREAD_VARIABLES, GpuAssignment
 CPU_COUNT: Final = "cpu_count"
 AUTO: Final = "Auto"
 MODEL_URI: Final = (
-    r"^(file:///|https://[^/\s]+/|s3://[a-z0-9][a-z0-9.-]*/|pvc://[a-z0-9]([a-z0-9.-]*[a-z0-9])?(/|$))"
-    r"[^\s]*$"
+    r"^(file:///|https://[^/\s]+/|s3://[a-z0-9][a-z0-9.-]*/|(gs|az)://[a-z0-9][a-z0-9._-]*/"
+    r"|hf://[^/@\s]+/[^/@\s]+(@[^/@\s]+)?(/|$)|oci://[^/@\s]+/[^@\s]+@sha256:[0-9a-f]{64}(/|$)"
+    r"|pvc://[a-z0-9]([a-z0-9.-]*[a-z0-9])?(/|$))[^\s]*$"
 )
 
 OWN_VARIABLES: Final = ("PATH", "PYTHONPATH", "PYTHONHOME")
@@ -168,6 +169,15 @@ def _unique_names(members: list[Named]) -> list[Named]:
     return members
 
 
+class ModelCache(ManifestModel):
+    """Keeps what was fetched, so that replicas which share it fetch each version once."""
+
+    pvc: Name = Field(
+        description="PersistentVolumeClaim in the same namespace that replicas write to; one of"
+        " ReadWriteOnce is for those of a node. On a laptop it is a folder of the user's cache."
+    )
+
+
 class ModelSpec(ManifestModel):
     """Weights that are there before the predictor is made, at `context.model_path`.
 
@@ -179,13 +189,15 @@ class ModelSpec(ManifestModel):
         StringConstraints(
             pattern=worded(
                 MODEL_URI,
-                "expected file:///path, https://host/path, s3://bucket/key or pvc://claim/path",
+                "expected file:///path, https://host/path, s3://bucket/key (or gs, az),"
+                " hf://org/name@revision, oci://registry/name@sha256:digest or pvc://claim/path",
             ),
             max_length=2048,
         ),
     ] = Field(
-        description="File or folder: file:///path, https://host/path, s3://bucket/key, or"
-        " pvc://CLAIM/path, which is mounted read-only and works in a cluster alone."
+        description="File or folder: file:///path, https://host/path, s3://bucket/key (gs and az"
+        " alike), hf://ORG/NAME@REVISION, oci://REGISTRY/NAME@sha256:DIGEST, or pvc://CLAIM/path,"
+        " which is mounted read-only and works in a cluster alone."
     )
     sha256: (
         Annotated[
@@ -210,8 +222,16 @@ class ModelSpec(ManifestModel):
         description="Without predictor.path: whether code that the file brings may run. A pickle"
         " runs code while it is loaded.",
     )
+    cache: ModelCache | None = Field(None, description=ModelCache.__doc__ or "")
 
     rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="!has(self.cache) || !self.uri.matches('^(file|pvc):')",
+            check=lambda m: m.cache is None or not m.uri.startswith(("file:", "pvc:")),
+            message="spec.predictor.model.cache would do nothing: a model at file:// or pvc:// is"
+            " used in place; leave it out",
+            field_path=".cache",
+        ),
         Rule(
             cel="!self.uri.split('/').exists(part, part == '..')",
             check=lambda m: ".." not in m.uri.split("/"),

@@ -233,11 +233,12 @@ def _pod(api: BatchedAPI, revision: Revision, image: str) -> JsonObject:
     keys = [] if worker else _keys(api)
     model, memory = api.spec.predictor.model, api.spec.pod.shared_memory
     volumes, mounts = _own_volumes(revision), _own_mounts()
-    if model is not None and model.claim is not None:  # the slice names the folder it is mounted at
-        folder = {"mountPath": contract.MODEL_DIRECTORY, "readOnly": True}
-        claim = {"claimName": model.claim, "readOnly": True}
-        volumes.append({"name": _MODEL_VOLUME, "persistentVolumeClaim": claim})
-        mounts.append({"name": _MODEL_VOLUME, **folder})
+    if model is not None and (claim := model.claim or (model.cache and model.cache.pvc)):
+        access = {"readOnly": True} if model.claim else {}
+        volumes.append(
+            {"name": _MODEL_VOLUME, "persistentVolumeClaim": {"claimName": claim, **access}}
+        )
+        mounts.append({"name": _MODEL_VOLUME, "mountPath": contract.MODEL_DIRECTORY, **access})
     if keys:
         mounts.append(_KEYS_MOUNT)
     if memory is not None:

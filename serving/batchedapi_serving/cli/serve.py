@@ -73,6 +73,8 @@ _STARTUP_MARGIN: Final = 5.0
 """Seconds before the kubelet's own limit, which would end the replica without a reason."""
 _MESSAGE_BYTES: Final = 4000
 """Longest termination message; the kubelet takes 4096."""
+_IN_POD: Final = "KUBERNETES_SERVICE_HOST"
+"""A variable that each container of a pod has."""
 _LONGEST_FOLDER = 90
 """Characters; the address of a Unix socket has 108 at most."""
 
@@ -235,6 +237,7 @@ def replica_settings(documents: Documents, options: ServeOptions, runtime: Path)
         config=dict(predictor.config),
         model_uri=None if model is None or not runs_code else _model_uri(model.uri),
         model_sha256=None if model is None else model.sha256,
+        model_cache=None if model is None or model.cache is None else _model_cache(),
         model_path=None,
         model_format=None if model is None or predictor.path is not None else model.served_as,
         model_trusted=model is not None and model.trusted is True,
@@ -268,7 +271,7 @@ def replica_settings(documents: Documents, options: ServeOptions, runtime: Path)
         tracing=_tracing(documents),
         role=options.role,
         queue=queue_settings(batching, options.role, {**predictor.variables, **os.environ}),
-        in_pod="KUBERNETES_SERVICE_HOST" in os.environ,
+        in_pod=_IN_POD in os.environ,
     )
 
 
@@ -343,9 +346,17 @@ def _model_uri(uri: str) -> str:
         raise LoadError(
             "DownloadFailed",
             f"spec.predictor.model.uri: {uri} is mounted by the operator and cannot be read here;"
-            " expected file:///, https:// or s3:// outside a cluster",
+            " expected an address to fetch it from, or file:///, outside a cluster",
         )
     return uri
+
+
+def _model_cache() -> str:
+    """Where a pod has the claim; on a laptop a folder of the user's cache."""
+    if _IN_POD in os.environ:
+        return contract.MODEL_DIRECTORY
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return str(Path(home) / "batchedapi" / "models")
 
 
 def create_record(path: Path) -> None:

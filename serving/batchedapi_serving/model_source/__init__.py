@@ -1,7 +1,9 @@
 """Brings the model that `predictor.model.uri` names to this replica, before user code starts.
 
     __main__ ── what a URI means, retries, the digest, the path that the predictor is told
-    download ── https and S3
+    https, bucket, hub, registry ── sources: which files, and how a part of one is read
+    download ── the files' way to disk, whatever their source
+    shelf ── models that are whole, for this replica or for all that share the folder
 
 A process of its own runs it once per replica: `python -m batchedapi_serving.model_source RUNTIME`.
 """

@@ -14,32 +14,64 @@ import dataclasses
 import hashlib
 import json
 import logging
+import re
 import shutil
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, assert_never
-from urllib.parse import unquote, urlsplit
+from typing import Final, NamedTuple
+from urllib.parse import unquote
 
 from batchedapi_serving.errors import LoadError
 from batchedapi_serving.logs import configure_logging
 from batchedapi_serving.model_source import FETCH
+from batchedapi_serving.model_source.bucket import Bucket
 from batchedapi_serving.model_source.download import (
-    Bucket,
-    DownloadFailedError,
-    HttpsFile,
+    CONTENT,
+    RefusedError,
     TransientError,
-    download_file,
-    download_objects,
+    disk_errors,
+    fetch,
 )
+from batchedapi_serving.model_source.https import HttpsFile
+from batchedapi_serving.model_source.hub import HubModel
+from batchedapi_serving.model_source.registry import RegistryModel
+from batchedapi_serving.model_source.shelf import entry_of, kept, model_in
 from batchedapi_serving.processes import kill_with_parent
 from batchedapi_serving.settings import ReplicaSettings
 
 log = logging.getLogger(__package__)
+FIELD: Final = "spec.predictor.model.uri"
 _FOLDER: Final = "model"
 WAITS: Final = (1.0, 2.0, 4.0, 8.0)
 """Seconds before the second, third, ... try."""
+
+
+class Form(NamedTuple):
+    """What comes after a scheme."""
+
+    pattern: str
+    words: str
+
+
+_BUCKET: Final = Form(r"(?P<name>[^/]+)/*(?P<key>.*?)/*", "bucket/key")
+FORMS: Final = {
+    "file": Form(r"(localhost)?(?P<path>/.*)", "/absolute/path"),
+    "https": Form(r"[^/?#]+.*", "host/path"),
+    "s3": _BUCKET,
+    "gs": _BUCKET,
+    "az": _BUCKET,
+    "hf": Form(
+        r"(?P<name>[^/@]+/[^/@]+)(@(?P<revision>[^/]+))?/*(?P<path>.*?)/*",
+        "ORG/NAME@REVISION",
+    ),
+    "oci": Form(
+        r"(?P<name>[^/@]+/[^@]+@sha256:[0-9a-f]{64})(/+(?P<path>.*?)/*)?",
+        "registry/name@sha256:DIGEST",
+    ),
+}
+"""By scheme."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,7 +81,7 @@ class Here:
     path: Path
 
 
-Location = Here | HttpsFile | Bucket
+Location = Here | HttpsFile | Bucket | HubModel | RegistryModel
 
 
 def main(runtime: str) -> int:
@@ -60,10 +92,12 @@ def main(runtime: str) -> int:
     if settings.model_uri is None:
         return 0
     here = Path(settings.search[0]) if settings.search else Path.cwd()
+    cache = None if settings.model_cache is None else Path(settings.model_cache)
     try:
         path = fetch_model(
-            settings.model_uri, settings.model_sha256, here=here, folder=Path(runtime) / _FOLDER
-        )
+            settings.model_uri, settings.model_sha256,
+            here=here, folder=Path(runtime) / _FOLDER, cache=cache,
+        )  # fmt: skip
     except LoadError as error:
         failure = {"reason": error.reason, "message": str(error)}
         settings.failure_path(FETCH).write_text(json.dumps(failure))
@@ -78,6 +112,7 @@ def fetch_model(
     *,
     here: Path,
     folder: Path,
+    cache: Path | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Path:
     """The model's file or folder.
@@ -86,82 +121,103 @@ def fetch_model(
         uri: See parse_location.
         sha256: Digest it must have, see digest_of; None: any.
         here: What a relative path is relative to.
-        folder: Does not exist yet; downloads go there.
+        folder: Downloads go there.
+        cache: ... or there, where the version of what is fetched is known; others may use it too.
         sleep: Waits before another try.
 
     Raises:
         LoadError: DownloadFailed or DigestMismatch.
     """
     began = time.monotonic()
-    location = parse_location(uri, here)
-    for wait in (*WAITS, None):
-        try:
-            path = _once(location, uri, folder)
-            break
-        except TransientError as error:
-            if wait is None:
-                raise DownloadFailedError(uri, f"{error}, {len(WAITS) + 1} times") from error
-            log.warning("download failed", extra={"error": str(error), "again_in": wait})
-            sleep(wait)
-    check_digest(path, sha256)
+    waits = iter(WAITS)
+    try:
+        location = parse_location(uri, here)
+        while True:
+            try:
+                path = _once(location, uri, sha256, folder, cache)
+                break
+            except TransientError as error:
+                if error.progressed:
+                    waits = iter(WAITS)
+                if (seconds := next(waits, None)) is None:
+                    raise RefusedError(f"{error}, {len(WAITS) + 1} times") from error
+                log.warning("download failed", extra={"error": str(error), "again_in": seconds})
+                sleep(seconds)
+    except RefusedError as error:
+        raise LoadError("DownloadFailed", f"{FIELD} {uri!r}: {error}") from error
     seconds = round(time.monotonic() - began, 3)
     log.info("model is here", extra={"uri": uri, "path": str(path), "seconds": seconds})
     return path
 
 
-def _once(location: Location, uri: str, folder: Path) -> Path:
+def _once(
+    location: Location, uri: str, sha256: str | None, folder: Path, cache: Path | None
+) -> Path:
     if isinstance(location, Here):
         if not location.path.exists():
-            raise DownloadFailedError(uri, f"there is no file or folder {location.path}")
+            raise RefusedError(f"there is no file or folder {location.path}")
+        check_digest(location.path, sha256)
         return location.path
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    match location:
-        case HttpsFile():
-            target = folder / location.file_name
-            download_file(location.url, target)
-            return target
-        case Bucket():
-            return download_objects(location, uri, folder)
-        case _:
-            assert_never(location)
+    pinned = sha256 or location.pinned
+    if cache is not None and pinned and (entry := entry_of(cache, uri, pinned)).exists():
+        path = model_in(entry)
+        check_digest(path, sha256)
+        return path
+    snapshot = location.snapshot()
+    version = pinned or snapshot.version
+    shelf = folder if cache is None or version is None else cache
+
+    def fill(staging: Path) -> None:
+        if version is None:
+            shutil.rmtree(staging)
+            staging.mkdir()
+        try:
+            fetch(snapshot.files, staging)
+            content = staging / CONTENT
+            if snapshot.unpack is not None:
+                snapshot.unpack(content)
+            check_digest(model_in(content), sha256)
+        except (LoadError, RefusedError):
+            shutil.rmtree(staging)
+            raise
+
+    with disk_errors(shelf):
+        return kept(entry_of(shelf, uri, version or ""), fill)
 
 
 def parse_location(uri: str, folder: Path) -> Location:
     """Where the model lies.
 
     Args:
-        uri: A path, or file://, https:// or s3://.
+        uri: A path, or file://, https://, s3://, gs://, az://, hf:// or oci://.
         folder: What a relative path is relative to.
 
     Raises:
-        DownloadFailedError: another scheme, or a part is missing.
+        RefusedError: another scheme, or a part is missing.
     """
     scheme, separator, rest = uri.partition("://")
     if not separator:
         return Here(folder / uri)
+    if scheme == "http":
+        raise RefusedError(
+            "http is not read, because anybody on the way may change the model; use https"
+        )
+    if scheme not in FORMS:
+        raise RefusedError(f"expected {', '.join(FORMS)} or a path, got the scheme {scheme!r}")
+    found = re.fullmatch(FORMS[scheme].pattern, rest)
+    if found is None:
+        raise RefusedError(f"expected {scheme}://{FORMS[scheme].words}")
+    parts = found.groupdict("")
     match scheme:
         case "file":
-            host, slash, path = rest.partition("/")
-            if host not in {"", "localhost"} or not slash:
-                raise DownloadFailedError(uri, "expected file:///absolute/path")
-            return Here(Path("/" + unquote(path)))
+            return Here(Path(unquote(parts["path"])))
         case "https":
-            if not urlsplit(uri).hostname:
-                raise DownloadFailedError(uri, "expected a host after https://")
             return HttpsFile(uri)
-        case "s3":
-            name, _, key = rest.partition("/")
-            if not name:
-                raise DownloadFailedError(uri, "expected s3://bucket/key")
-            return Bucket(name, key.strip("/"))
-        case "http":
-            raise DownloadFailedError(uri, "http is not read, because anybody on the way may"
-                                      " change the model; use https")  # fmt: skip
-        case _:
-            raise DownloadFailedError(
-                uri, f"expected file, https, s3 or a path, got the scheme {scheme!r}"
-            )
+        case "hf":
+            return HubModel(parts["name"], unquote(parts["revision"]) or None, parts["path"])
+        case "oci":
+            return RegistryModel(parts["name"], parts["path"])
+    return Bucket(scheme, parts["name"], parts["key"])
 
 
 def digest_of(path: Path) -> str:

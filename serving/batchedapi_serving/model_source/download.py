@@ -1,83 +1,131 @@
-"""Downloads of models: one file over https, or what an S3 bucket has below a key.
+"""A model's files on their way to disk: in pieces, several at once, each fetched once.
 
-Written to disk as long as there is room.
+What a try has brought stays, in a folder of its own, and the next try goes on from there: of this
+process or of another one.
 """
 
+import errno
+import hashlib
+import logging
 import os
+import re
 import shutil
-import ssl
-import urllib.error
-import urllib.request
-from collections.abc import Iterable, Mapping
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
-from http.client import HTTPException, HTTPMessage
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final
-from urllib.parse import unquote, urlsplit
+from pathlib import Path, PurePosixPath
+from typing import Final, NamedTuple
 
 from batchedapi_serving.errors import LoadError
 
-FIELD = "spec.predictor.model.uri"
-CHUNK: Final = 1 << 20
-"""Bytes read at once."""
+log = logging.getLogger(__package__)
+PIECE: Final = 16 << 20
+"""Bytes that one connection fetches; what the end of this process costs each of them at most."""
+CONNECTIONS: Final = 8
+CHUNK: Final = 1 << 18
+"""Bytes read at once; what a cut costs each connection at most."""
 SPARE: Final = 64 << 20
 """Bytes that are left free on the disk: sockets, logs and temporary files need some."""
 TIMEOUT_SECONDS: Final = 30.0
 """Without a byte; a whole download may take as long as it likes."""
-_TRY_AGAIN: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
-ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
-"""Environment variables that name a store other than Amazon's, such as MinIO."""
-PAIRS: Final = (
-    ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
-    ("AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_ROLE_ARN"),
-)
-"""Credentials of a Secret, and the identity that is projected into a pod (IRSA)."""
-SOURCES: Final = frozenset(
-    {
-        *(name for pair in PAIRS for name in pair),
-        "AWS_CONTAINER_CREDENTIALS_FULL_URI",  # EKS Pod Identity
-        "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",  # ECS
-        "AWS_SKIP_SIGNATURE",
-    }
-)
-"""Without any of them obstore asks the instance, which a pod is seldom let reach."""
-RETRIES: Final = 3
-"""Tries of obstore in each of ours: with its ten a reason would be told after a minute."""
-FAILURE_CHARACTERS: Final = 500
-"""A store's whole answer would not fit into a condition."""
-AUTHORITY_REMEDY: Final = "for a private authority set SSL_CERT_FILE in spec.predictor.env"
+PROGRESS_SECONDS: Final = 10.0
+"""Between two lines of the log."""
+CONTENT: Final = "content"
+"""In a staging folder: the files, at their places."""
+_MARKS: Final = "marks"
+"""In a staging folder: what is on disk."""
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
-class DownloadFailedError(LoadError):
+class RefusedError(Exception):
     """The model is not here, for a reason that trying again does not change."""
-
-    def __init__(self, uri: str, what: str) -> None:
-        super().__init__("DownloadFailed", f"{FIELD} {uri!r}: {what}")
 
 
 class TransientError(Exception):
     """Trying again may help."""
 
+    def __init__(self, what: str, *, progressed: bool = False) -> None:
+        """Say what failed.
+
+        Args:
+            what: For the log.
+            progressed: More of the model is on disk than before the try.
+        """
+        super().__init__(what)
+        self.progressed = progressed
+
+
+class Digest(NamedTuple):
+    """A digest by which the source itself names a file."""
+
+    algorithm: str
+    """As hashlib calls it."""
+    hexadecimal: str
+    head: bytes = b""
+    """Hashed before the file: git does."""
+
 
 @dataclass(frozen=True, slots=True)
-class HttpsFile:
-    """One file behind https."""
+class RemoteFile:
+    """One file of a model, where it comes from."""
 
-    url: str
+    path: str
+    """Where it goes: relative, with forward slashes, the model's name first."""
+    size: int | None
+    """Bytes; None: the source does not tell."""
+    read: Callable[[int, int | None], Iterable[bytes]]
+    """Bytes from a place on, to another one that is not included. None: to the end.
+
+    Raises RefusedError and TransientError.
+    """
+    ranged: bool = True
+    """Whether it can be read from the middle, and is then still the same file."""
+    digest: Digest | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A model as its source has it now."""
+
+    version: str | None
+    """Another content has another one; None: the source does not tell."""
+    files: tuple[RemoteFile, ...]
+    unpack: Callable[[Path], None] | None = None
+    """Makes the model of the files, in the folder that they are in; None: they are it."""
+
+
+class _Piece(NamedTuple):
+    number: int
+    """Of its file."""
+    file: RemoteFile
+    target: Path
+    start: int
+    end: int | None
 
     @property
-    def file_name(self) -> str:
-        """Last part of the path."""
-        return safe_name(unquote(urlsplit(self.url).path).rpartition("/")[2])
+    def size(self) -> int:
+        return 0 if self.end is None else self.end - self.start
 
 
-@dataclass(frozen=True, slots=True)
-class Bucket:
-    """An object, or all objects below a prefix, in a bucket that speaks S3."""
+class _Marks:
+    """Which bytes of which file are on disk: a line for each stretch, of one width."""
 
-    name: str
-    key: str
-    """Without a slash at either end; empty: the whole bucket."""
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        text = path.read_text() if path.exists() else ""
+        found = re.findall(r"^(\d{6}) (\d{15}) (\d{15})$", text, re.MULTILINE)  # else half a line
+        self.stretches = sorted(tuple(map(int, one)) for one in found)
+        self.size = sum(end - start for _, start, end in self.stretches)
+        """Bytes."""
+
+    def add(self, number: int, start: int, end: int) -> None:
+        with self._lock, self._path.open("a") as marks:
+            marks.write(f"{number:06d} {start:015d} {end:015d}\n")
+            self.size += end - start
 
 
 def safe_name(name: str) -> str:
@@ -85,215 +133,164 @@ def safe_name(name: str) -> str:
     return "model" if name in {"", ".", ".."} or "\0" in name else name
 
 
-def download_file(url: str, target: Path) -> None:
-    """Fetch `url` into the file `target`; certificates are checked (SSL_CERT_FILE adds a CA).
+def is_in(path: str, folder: str) -> bool:
+    """Whether it is the file or folder of that name, or below it; of all if the name is empty."""
+    return not folder or path == folder or path.startswith(f"{folder}/")
+
+
+def placed(path: str, folder: str, name: str) -> str:
+    """Where a file goes that is_in: the name of the model, then the rest of its path.
+
+    Args:
+        path: In its source.
+        folder: What of the source is the model; empty: all.
+        name: Of the source, for a model that is all of it.
+    """
+    inside = path.removeprefix(folder).lstrip("/")
+    own = safe_name((folder or name).rpartition("/")[2])
+    return f"{own}/{inside}" if inside else own
+
+
+def safe_path(path: str) -> PurePosixPath:
+    """A path of a stranger, once it was seen to stay inside the folder it is put into.
 
     Raises:
-        DownloadFailedError: refused, not found, a certificate that does not verify, no room.
-        TransientError: timeout, broken connection, or a status that may pass.
+        RefusedError: it leads elsewhere.
     """
-    opener = urllib.request.build_opener(
-        urllib.request.HTTPSHandler(context=ssl.create_default_context()), _HttpsOnly()
-    )
-    request = urllib.request.Request(url, headers={"user-agent": "batchedapi"})  # noqa: S310 - https alone comes here
-    try:
-        with opener.open(request, timeout=TIMEOUT_SECONDS) as response:
-            length = response.headers.get("content-length")
-            chunks = iter(lambda: response.read(CHUNK), b"")
-            store(chunks, target, None if length is None else int(length))
-    except urllib.error.HTTPError as error:
-        text = f"{error.code} {error.reason}"
-        if error.code in _TRY_AGAIN:
-            raise TransientError(text) from error
-        raise DownloadFailedError(url, f"expected 200, got {text}") from error
-    except urllib.error.URLError as error:
-        if isinstance(error.reason, ssl.SSLCertVerificationError):
-            raise DownloadFailedError(
-                url,
-                f"the server's certificate does not verify ({error.reason.verify_message});"
-                f" {AUTHORITY_REMEDY}",
-            ) from error
-        raise TransientError(str(error.reason)) from error
-    except DiskFullError as error:
-        raise DownloadFailedError(url, str(error)) from error
-    except (OSError, HTTPException) as error:
-        raise TransientError(f"{type(error).__name__}: {error}") from error
-
-
-class _HttpsOnly(urllib.request.HTTPRedirectHandler):
-    def redirect_request(  # noqa: PLR0917 - urllib's signature
-        self,
-        req: urllib.request.Request,
-        fp: IO[bytes],
-        code: int,
-        msg: str,
-        headers: HTTPMessage,
-        newurl: str,
-    ) -> urllib.request.Request | None:
-        """See urllib; a redirect to http would undo what https is for."""
-        if not newurl.startswith("https://"):
-            raise DownloadFailedError(req.full_url, f"expected https, was sent on to {newurl}")
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
-
-
-if TYPE_CHECKING:
-    from obstore.store import S3Store
-
-
-def download_objects(bucket: Bucket, uri: str, folder: Path) -> Path:
-    """Fetch into `folder`; the path of the one file, or of the folder that has them all.
-
-    Credentials, region and endpoint come from AWS_* variables, which a Secret, or whoever projects
-    an identity into the pod, sets; without any the instance is asked for its role.
-    AWS_SKIP_SIGNATURE=true reads public buckets.
-
-    Raises:
-        DownloadFailedError: nothing there, not allowed, no room, or half a credential.
-        TransientError: what obstore's own retries did not get over.
-    """
-    # Loaded here: most models do not lie in a bucket.
-    import obstore  # noqa: PLC0415
-    from obstore import exceptions  # noqa: PLC0415
-
-    check_credentials(os.environ, uri)
-    try:
-        connection = _store_named(bucket.name)
-        objects = _objects(connection, bucket.key)
-        if not objects:
-            raise DownloadFailedError(uri, "there is no such object, and none below it")
-        check_room(folder, sum(size for _, size in objects))
-        for path, size in objects:
-            target = folder / _relative(path, bucket.key, uri)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            result = obstore.get(connection, path)
-            chunks = (bytes(chunk) for chunk in result.stream(min_chunk_size=CHUNK))
-            store(chunks, target, size)
-    except (exceptions.NotFoundError, exceptions.PermissionDeniedError,
-            exceptions.UnauthenticatedError) as error:  # fmt: skip
-        raise DownloadFailedError(uri, failure_of(error, os.environ)) from error
-    except DiskFullError as error:
-        raise DownloadFailedError(uri, str(error)) from error
-    except (exceptions.BaseError, OSError) as error:
-        text = failure_of(error, os.environ)
-        if AUTHORITY_REMEDY in text:
-            raise DownloadFailedError(uri, text) from error
-        raise TransientError(text) from error
-    single = len(objects) == 1 and objects[0][0] == bucket.key
-    return folder / _relative(bucket.key, bucket.key, uri) if single else folder
-
-
-def check_credentials(environment: Mapping[str, str], uri: str) -> None:
-    """Whether each variable of a pair has the other; obstore would go on without, or stop dead.
-
-    Raises:
-        DownloadFailedError: one is missing.
-    """
-    for pair in PAIRS:
-        missing = [name for name in pair if not environment.get(name)]
-        if len(missing) == 1:
-            (there,) = set(pair) - set(missing)
-            raise DownloadFailedError(
-                uri, f"expected {missing[0]} beside {there} in the environment, it is not set"
-            )
-
-
-def failure_of(error: BaseException, environment: Mapping[str, str]) -> str:
-    """An error of obstore or the disk on one line, with the remedy where we know one."""
-    said, _, debug = str(error).partition("\n\nDebug source:")
-    text = " ".join(said.split())[:FAILURE_CHARACTERS]
-    if "UnknownIssuer" in debug:
-        return f"{text}; the server's certificate does not verify: {AUTHORITY_REMEDY}"
-    if not any(environment.get(name) for name in SOURCES):
-        return (
-            f"{text}; no credentials are in the environment: set {' and '.join(PAIRS[0])} from a"
-            " Secret, give the pod a service account with a role, or set AWS_SKIP_SIGNATURE=true"
-            " for a public bucket"
-        )
-    return text
-
-
-def _store_named(name: str) -> "S3Store":
-    from obstore.store import S3Store  # noqa: PLC0415
-
-    endpoint = next((os.environ[name] for name in ENDPOINTS if os.environ.get(name)), None)
-    if endpoint is None:
-        return S3Store(name, retry_config={"max_retries": RETRIES})
-    return S3Store(
-        name,
-        endpoint=endpoint,
-        client_options={"allow_http": endpoint.startswith("http://")},
-        retry_config={"max_retries": RETRIES},
-    )
-
-
-def _objects(connection: "S3Store", key: str) -> list[tuple[str, int]]:
-    """Key and size: of the object `key` itself, else of every one below it."""
-    import obstore  # noqa: PLC0415
-    from obstore import exceptions  # noqa: PLC0415
-
-    if key:
-        try:
-            return [(key, obstore.head(connection, key)["size"])]
-        except (exceptions.NotFoundError, FileNotFoundError):
-            pass  # it is a prefix
-    return [
-        (meta["path"], meta["size"])
-        for page in obstore.list(connection, prefix=key or None)
-        for meta in page
-    ]
-
-
-def _relative(path: str, key: str, uri: str) -> str:
-    if path == key:
-        return safe_name(key.rpartition("/")[2])
-    inside = path[len(key) :].lstrip("/") if path.startswith(key) else path
-    if ".." in inside.split("/") or not inside:
-        raise DownloadFailedError(uri, f"expected keys that are paths, got {path!r}")
-    return inside
-
-
-class DiskFullError(OSError):
-    """The disk cannot take the model."""
-
-
-class TornError(OSError):
-    """The connection ended before all was here."""
+    parts = path.split("/")
+    if {"", ".", ".."} & {*parts} or "\0" in path:
+        raise RefusedError(f"expected paths of files without '..', got {path!r}")
+    return PurePosixPath(path)
 
 
 def check_room(folder: Path, size: int) -> None:
-    """Whether so many bytes fit.
+    """See whether so many bytes fit.
 
     Raises:
-        NoRoomError: they do not.
+        RefusedError: they do not.
     """
     free = shutil.disk_usage(folder).free
     if size + SPARE > free:
-        raise DiskFullError(
+        raise RefusedError(
             f"expected room for {size} bytes in {folder}, got {max(0, free - SPARE)}; set TMPDIR to"
-            " a larger disk, or raise the pod's ephemeral storage"
+            " a larger disk, or raise the pod's ephemeral storage or the claim of"
+            " spec.predictor.model.cache"
         )
 
 
-def store(chunks: Iterable[bytes], target: Path, size: int | None) -> None:
-    """Write a download to the file `target`.
-
-    Args:
-        chunks: As they arrive.
-        target: Its folder exists; what is there is overwritten.
-        size: Bytes that were announced; None: unknown.
+@contextmanager
+def disk_errors(folder: Path) -> Iterator[None]:
+    """Tell errors of the disk as errors of the download.
 
     Raises:
-        NoRoomError: the disk is too small, seen from the announcement or on the way.
-        TornError: fewer or more bytes came than were announced.
+        RefusedError: it is full, or may not be written to.
+        TransientError: anything else.
     """
-    if size is not None:
-        check_room(target.parent, size)
-    written = 0
-    with target.open("wb") as file:
-        for chunk in chunks:
-            if size is None:
-                check_room(target.parent, len(chunk))
-            file.write(chunk)
-            written += len(chunk)
-    if size is not None and written != size:
-        raise TornError(f"expected {size} bytes, got {written}")
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            raise RefusedError(
+                f"the disk of {folder} is full ({error.strerror}); set TMPDIR to a larger one, or"
+                " raise the pod's ephemeral storage or the claim of spec.predictor.model.cache"
+            ) from error
+        if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
+            raise RefusedError(
+                f"{folder} cannot be written to ({error.strerror}); give the replica's user the"
+                " right to (fsGroup of the pod)"
+            ) from error
+        raise TransientError(f"{type(error).__name__}: {error}") from error
+
+
+def fetch(files: tuple[RemoteFile, ...], staging: Path) -> None:
+    """Bring the files into the folder CONTENT of `staging`, but for the pieces that are there.
+
+    Args:
+        files: In the same order in each try.
+        staging: Exists.
+
+    Raises:
+        RefusedError: a source says no, the disk is too small, or a path leads elsewhere.
+        TransientError: timeout, broken connection, or an answer that may pass.
+        LoadError: DigestMismatch, of a file whose source says its digest.
+    """
+    marks = _Marks(staging / _MARKS)
+    pieces = [
+        piece
+        for number, file in enumerate(files)
+        for piece in _missing(number, file, _place(file, staging), marks)
+    ]
+    check_room(staging, sum(piece.size for piece in pieces))
+    before = marks.size
+    try:
+        _fetch_pieces(pieces, marks, sum(file.size or 0 for file in files))
+    except TransientError as error:
+        raise TransientError(str(error), progressed=marks.size > before) from error
+    for file in files:
+        if file.digest is not None:
+            _check_source_digest(staging / CONTENT / file.path, file.digest)
+
+
+def _place(file: RemoteFile, staging: Path) -> Path:
+    """The file to be filled, of its full size if that is known."""
+    target = staging / CONTENT / safe_path(file.path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.open("ab") as opened:
+        opened.truncate(file.size or 0)
+    return target
+
+
+def _missing(number: int, file: RemoteFile, target: Path, marks: _Marks) -> Iterator[_Piece]:
+    if file.size is None or not file.ranged:
+        yield _Piece(number, file, target, 0, file.size)
+        return
+    place = 0
+    there = [(start, end) for one, start, end in marks.stretches if one == number]
+    for start, end in (*there, (file.size, file.size)):
+        for begin in range(place, start, PIECE):
+            yield _Piece(number, file, target, begin, min(begin + PIECE, start))
+        place = max(place, end)
+
+
+def _fetch_pieces(pieces: list[_Piece], marks: _Marks, whole: int) -> None:
+    with ThreadPoolExecutor(CONNECTIONS, "download") as pool:
+        waiting = {pool.submit(_fetch_piece, piece, marks) for piece in pieces}
+        try:
+            while waiting:
+                ended, waiting = wait(waiting, PROGRESS_SECONDS, FIRST_EXCEPTION)
+                log.info("model is coming", extra={"bytes": marks.size, "of": whole})
+                for one in ended:
+                    one.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _fetch_piece(piece: _Piece, marks: _Marks) -> None:
+    """Bring it to disk, and mark as much of it as came."""
+    place, limit = piece.start, sys.maxsize if piece.end is None else piece.end
+    with disk_errors(piece.target.parent), piece.target.open("r+b") as target:
+        target.seek(place)
+        try:
+            for chunk in piece.file.read(piece.start, piece.end):
+                if piece.end is None:
+                    check_room(piece.target.parent, len(chunk))
+                target.write(chunk[: limit - place])
+                place = min(place + len(chunk), limit)
+        finally:
+            target.flush()
+            os.fdatasync(target.fileno())
+            if piece.file.ranged:
+                marks.add(piece.number, piece.start, place)
+    if piece.end is not None and place != piece.end:
+        raise TransientError(f"expected {piece.size} bytes, got {place - piece.start}")
+
+
+def _check_source_digest(path: Path, digest: Digest) -> None:
+    with path.open("rb") as opened:
+        whole = hashlib.file_digest(opened, lambda: hashlib.new(digest.algorithm, digest.head))
+    if (found := whole.hexdigest()) != digest.hexadecimal:
+        raise LoadError(
+            "DigestMismatch",
+            f"spec.predictor.model.uri: {path.name} has the {digest.algorithm} {found}, and its"
+            f" source says {digest.hexadecimal}: it is damaged there or on the way",
+        )

@@ -83,7 +83,17 @@ GOOD_VALUES: Final[dict[str, tuple[Any, ...]]] = {
     "matchFields[0].operator": ("In",),  # before that of all operators
     "path": ("iris:Iris", "iris.py:Iris", "a.b.c:_D"),
     "configMap": ("iris", "iris.v1", "1-a"),
-    "uri": ("file:///x", "https://host/a?b=c%20d", "s3://b/k", "pvc://claim", "pvc://claim/a/b"),
+    "uri": (
+        "file:///x",
+        "https://host/a?b=c%20d",
+        "s3://b/k",
+        "gs://b/k",
+        "az://b/k",
+        "pvc://claim",
+        "pvc://claim/a/b",
+        "hf://org/name@v1/a.onnx",
+        f"oci://host/name@sha256:{'0' * 64}",
+    ),
     "sha256": ("0" * 64, "0123456789abcdef" * 4),
     "image": ("iris", "host.example:5000/team/iris:v1_2", "iris@sha256:" + "0" * 64),
     "name": ("predict", "__call__", "PATHS"),

@@ -144,6 +144,16 @@ def test_a_claim_is_mounted_read_only_where_the_slice_says() -> None:
     assert mount == pod["containers"][0]["volumeMounts"][-1]
 
 
+def test_a_cache_is_mounted_to_be_written_to() -> None:
+    """Where a claim with the model would be: an API has one of the two."""
+    model = {"uri": "s3://bucket/key", "cache": {"pvc": "models"}}
+    pod = pod_spec(predictor={"path": "model:Iris", "model": model})
+
+    claim = {"name": "model", "persistentVolumeClaim": {"claimName": "models"}}
+    assert claim == pod["volumes"][-1]
+    assert {"name": "model", "mountPath": "/mnt/model"} == pod["containers"][0]["volumeMounts"][-1]
+
+
 @pytest.mark.parametrize("uri", ["s3://bucket/key", "file:///models/a"])
 def test_a_model_that_is_fetched_mounts_nothing(uri: str) -> None:
     """It goes into the scratch volume."""

@@ -293,6 +293,25 @@ def test_a_model_is_fetched_from_where_it_is_written_but_for_a_claim(tmp_path: P
     assert caught.value.reason == "DownloadFailed"
 
 
+def test_a_cache_is_a_claim_in_a_pod_and_a_folder_on_a_laptop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same file serves in both."""
+    predictor = {"path": "m:C", "model": {"uri": "s3://b/k", "cache": {"pvc": "models"}}}
+    monkeypatch.setenv("XDG_CACHE_HOME", "/home/me/cache")
+
+    assert settings_of(tmp_path, {"predictor": predictor}).model_cache == (
+        "/home/me/cache/batchedapi/models"
+    )
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/home/me")
+    assert settings_of(tmp_path, {"predictor": predictor}).model_cache == (
+        "/home/me/.cache/batchedapi/models"
+    )
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    assert settings_of(tmp_path, {"predictor": predictor}).model_cache == "/mnt/model"
+
+
 def test_a_timeout_of_zero_is_none(tmp_path: Path) -> None:
     """`0s` means no limit, and not that every request is late."""
     assert settings_of(tmp_path, {"overload": {"timeout": "0s"}}).timeout is None

@@ -1,6 +1,9 @@
 """Fetching, from real servers on loopback."""
 
+import errno
 import hashlib
+import json
+import os
 import shutil
 from collections.abc import Sequence
 from itertools import chain
@@ -10,9 +13,10 @@ from typing import Any, NamedTuple, Protocol
 import pytest
 
 from batchedapi_serving.errors import LoadError
-from batchedapi_serving.model_source import download
+from batchedapi_serving.model_source import bucket, download
 from batchedapi_serving.model_source.__main__ import WAITS, fetch_model
 from certificates import Certificates
+from cut_connections import way_to
 from object_store import running_store
 
 BODY = bytes(range(256)) * 8192  # 2 MiB: more than one read
@@ -23,6 +27,7 @@ class Server(Protocol):
 
     port: int
     answers: dict[str, list[tuple[int, dict[str, str], bytes]]]
+    files: dict[str, list[bytes]]
     asked: list[str]
 
 
@@ -33,10 +38,14 @@ class Fetched(NamedTuple):
     waits: list[float]
 
 
-def fetched(uri: str, folder: Path, sha256: str | None = None) -> Fetched:
+def fetched(
+    uri: str, folder: Path, sha256: str | None = None, cache: Path | None = None
+) -> Fetched:
     """Without waiting between tries."""
     waits: list[float] = []
-    path = fetch_model(uri, sha256, here=folder, folder=folder / "model", sleep=waits.append)
+    path = fetch_model(
+        uri, sha256, here=folder, folder=folder / "model", cache=cache, sleep=waits.append
+    )
     return Fetched(path, waits)
 
 
@@ -92,7 +101,7 @@ def test_a_server_that_is_unwell_is_asked_again(https: Server, tmp_path: Path) -
     path, waits = fetched(f"https://localhost:{https.port}/m", tmp_path)
 
     assert path.read_bytes() == b"all"
-    assert list(WAITS[:3]) == waits
+    assert list(WAITS[:3]) == waits  # nothing of a torn answer helps where there are no ranges
 
 
 def test_after_the_last_try_the_last_reason_is_told(https: Server, tmp_path: Path) -> None:
@@ -183,13 +192,13 @@ def test_a_bucket_without_such_a_key_says_so(s3: dict[str, bytes], tmp_path: Pat
     assert "no such object, and none below it" in str(failure("s3://models/v1", tmp_path))
 
 
-@pytest.mark.parametrize("missing", sorted(chain.from_iterable(download.PAIRS)))
+@pytest.mark.parametrize("missing", sorted(chain.from_iterable(bucket.PAIRS)))
 def test_half_a_credential_is_named(
     s3: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
     """A Secret with one key of two, a role without a token: nothing is asked of anybody."""
     s3["model"] = BODY
-    (pair,) = (pair for pair in download.PAIRS if missing in pair)
+    (pair,) = (pair for pair in bucket.PAIRS if missing in pair)
     (there,) = set(pair) - {missing}
     monkeypatch.setenv(there, "it")
     monkeypatch.delenv(missing, raising=False)
@@ -234,8 +243,8 @@ def test_where_there_are_no_credentials_the_remedy_is_named() -> None:
     """Without any, obstore asks the instance, whose address tells a reader nothing."""
     said = Exception("Error performing PUT\n http://169.254.169.254/latest\n\nDebug source:\nx")
 
-    assert "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" in download.failure_of(said, {})
-    assert "Error performing PUT http://169.254.169.254/latest" == download.failure_of(
+    assert "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" in bucket.failure_of(said, {})
+    assert "Error performing PUT http://169.254.169.254/latest" == bucket.failure_of(
         said, {"AWS_CONTAINER_CREDENTIALS_FULL_URI": "http://169.254.170.23/v1/credentials"}
     )
 
@@ -249,3 +258,165 @@ def test_nothing_of_a_torn_download_stays(https: Server, tmp_path: Path) -> None
 
     assert [path] == list(path.parent.iterdir())
     assert path.read_bytes() == b"whole"
+
+
+def test_a_file_comes_in_pieces_where_the_server_gives_them(
+    https: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection for each, several at once; the first answer said that it may be so."""
+    monkeypatch.setattr(download, "PIECE", 1 << 19)
+    https.files["/m"] = [BODY]
+
+    path = fetched(f"https://localhost:{https.port}/m", tmp_path).path
+
+    assert path.read_bytes() == BODY
+    assert len(https.asked) == 1 + 4
+
+
+def test_a_file_that_changes_meanwhile_is_fetched_anew(
+    https: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of one and half of another would be no model."""
+    monkeypatch.setattr(download, "PIECE", 1 << 19)
+    monkeypatch.setattr(download, "CONNECTIONS", 1)
+    https.files["/m"] = [BODY, BODY, BODY[::-1]]
+
+    path, waits = fetched(f"https://localhost:{https.port}/m", tmp_path)
+
+    assert path.read_bytes() == BODY[::-1]
+    assert len(waits) == 1
+
+
+def test_a_weak_tag_names_no_content(https: Server, tmp_path: Path) -> None:
+    """RFC 9110: ranges of it need not fit together; it comes in one go, and is kept nowhere."""
+    about = {"etag": 'W/"1"', "accept-ranges": "bytes"}
+    https.answers["/m"] = [(200, about, BODY)]
+
+    path = fetched(f"https://localhost:{https.port}/m", tmp_path, cache=tmp_path / "cache").path
+
+    assert path.read_bytes() == BODY
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_cut_costs_what_was_on_its_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice in the middle: all else is not fetched again, and no wait grows by it."""
+    body = bytes(range(256)) * (1 << 17)  # 32 MiB
+    with running_store() as store, way_to(store.url, 8 << 20, 8 << 20) as way:
+        store.public, store.objects["big"] = True, body
+        monkeypatch.setenv("AWS_ENDPOINT_URL", way.url)
+        monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
+        monkeypatch.setattr(bucket, "RETRIES", 0)
+
+        path, waits = fetched("s3://models/big", tmp_path)
+
+    assert path.read_bytes() == body
+    assert [WAITS[0]] * 2 == waits
+    assert way.sent < len(body) * 1.3
+
+
+def test_a_digest_that_differs_leaves_nothing(https: Server, tmp_path: Path) -> None:
+    """Neither in the cache nor half of it beside."""
+    https.files["/m"] = [BODY]
+    cache = tmp_path / "cache"
+
+    with pytest.raises(LoadError, match="has " + hashlib.sha256(BODY).hexdigest()):
+        fetched(f"https://localhost:{https.port}/m", tmp_path, "0" * 64, cache)
+
+    assert [".lock"] == [path.suffix for path in cache.iterdir()]
+
+
+def test_a_cached_model_is_fetched_again_when_it_changes(https: Server, tmp_path: Path) -> None:
+    """A URL without a digest is asked for its version at each start."""
+    uri, cache = f"https://localhost:{https.port}/m", tmp_path / "cache"
+    https.files["/m"] = [BODY]
+
+    first = fetched(uri, tmp_path, cache=cache).path
+    again = fetched(uri, tmp_path, cache=cache).path
+    asked = len(https.asked)
+    https.files["/m"] = [BODY[::-1]]
+    changed = fetched(uri, tmp_path, cache=cache).path
+
+    assert first == again
+    assert asked == 3  # version and content, version
+    assert BODY[::-1] == changed.read_bytes() != first.read_bytes()
+
+
+def test_a_pinned_model_in_the_cache_asks_nobody(https: Server, tmp_path: Path) -> None:
+    """Replicas start while its source is down; what others did to it is noticed."""
+    uri, cache = f"https://localhost:{https.port}/m", tmp_path / "cache"
+    https.files["/m"] = [BODY]
+    digest = hashlib.sha256(BODY).hexdigest()
+    path = fetched(uri, tmp_path, digest, cache).path
+    del https.files["/m"]
+
+    assert path == fetched(uri, tmp_path, digest, cache).path
+    path.write_bytes(b"damaged")
+    with pytest.raises(LoadError, match="expected " + digest):
+        fetched(uri, tmp_path, digest, cache)
+
+
+def test_a_path_of_a_bucket_that_leads_out_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever writes to the bucket must not write beside the model."""
+    found = {"path": "v1/../../x", "size": 1, "e_tag": "1"}
+    monkeypatch.setattr(bucket, "_objects", lambda *_: [found])
+    monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
+
+    assert "without '..', got 'v1/../../x'" in str(failure("s3://models/v1", tmp_path))
+
+
+def test_marks_of_folders_are_no_files(s3: dict[str, bytes], tmp_path: Path) -> None:
+    """Consoles make an empty object for a folder."""
+    s3 |= {"v1/sub": b"", "v1/sub/a.bin": b"a"}
+
+    path = fetched("s3://models/v1", tmp_path).path
+
+    assert [path / "sub" / "a.bin"] == [file for file in path.rglob("*") if file.is_file()]
+
+
+def test_a_bucket_of_google_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the same API; who asks is said by GOOGLE_* variables."""
+    with running_store() as store:
+        store.public, store.objects["v1/a"] = True, BODY
+        account = {"gcs_base_url": store.url, "disable_oauth": True, "client_email": "",
+                   "private_key": "", "private_key_id": ""}  # fmt: skip
+        monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT_KEY", json.dumps(account))
+
+        path = fetched("gs://models/v1/a", tmp_path).path
+
+    assert path.read_bytes() == BODY
+
+
+def test_a_container_of_azure_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An object is asked for as S3's are; who asks is said by AZURE_* variables."""
+    with running_store() as store:
+        store.public, store.objects["v1/a"] = True, BODY
+        for name, value in {
+            "AZURE_STORAGE_ACCOUNT_NAME": "acme",
+            "AZURE_STORAGE_ENDPOINT": store.url,
+            "AZURE_SKIP_SIGNATURE": "true",
+            "AZURE_ALLOW_HTTP": "true",
+        }.items():
+            monkeypatch.setenv(name, value)
+
+        path = fetched("az://models/v1/a", tmp_path).path
+
+    assert path.read_bytes() == BODY
+
+
+@pytest.mark.parametrize(
+    ("number", "error", "message"),
+    [
+        (errno.ENOSPC, download.RefusedError, "is full .* set TMPDIR"),
+        (errno.EDQUOT, download.RefusedError, "is full .* set TMPDIR"),
+        (errno.EROFS, download.RefusedError, "cannot be written to .*fsGroup"),
+        (errno.EIO, download.TransientError, "OSError: "),
+    ],
+)
+def test_what_the_disk_says_is_told_with_the_remedy(
+    tmp_path: Path, number: int, error: type[Exception], message: str
+) -> None:
+    """The kubelet's disk fills up for others, too."""
+    with pytest.raises(error, match=message), download.disk_errors(tmp_path):
+        raise OSError(number, os.strerror(number))
