@@ -125,6 +125,17 @@ class NetworkPolicies(ManifestModel):
     )
 
 
+class Exposure(ManifestModel):
+    """Addresses beside its Service that a BatchedAPI may ask for in `spec.networking`."""
+
+    gateway: bool = Field(
+        False,
+        description="`networking.gateway`: routes. The Gateway API's definitions have to be there"
+        " first: until then the operator waits for them, and does nothing.",
+    )
+    ingress: bool = Field(False, description="`networking.ingress`.")
+
+
 class ServiceMonitor(ManifestModel):
     """A ServiceMonitor of the operator and a PodMonitor of all replicas, for prometheus-operator.
 
@@ -236,6 +247,7 @@ class Values(ManifestModel):
     network_policies: NetworkPolicies = Field(
         default_factory=NetworkPolicies, description=NetworkPolicies.__doc__
     )
+    exposure: Exposure = Field(default_factory=Exposure, description=Exposure.__doc__)
     service_monitor: ServiceMonitor = Field(
         default_factory=ServiceMonitor, description=ServiceMonitor.__doc__
     )

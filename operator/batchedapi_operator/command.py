@@ -15,6 +15,7 @@ from batchedapi_operator.cluster import JsonObject, Namespaces
 from batchedapi_operator.errors import OperatorError
 from batchedapi_operator.logs import LogFormat
 from batchedapi_operator.process import Settings, run
+from batchedapi_operator.resources.exposure import EXPOSURE
 from batchedapi_operator.resources.policies import Policies
 
 ENVIRONMENT_PREFIX = "BATCHEDAPI"
@@ -110,6 +111,16 @@ class _PodDefaults(click.ParamType[Pod]):
     " each API has a NetworkPolicy.",
 )
 @click.option(
+    "--exposure",
+    multiple=True,
+    type=click.Choice(list(EXPOSURE)),
+    envvar=f"{ENVIRONMENT_PREFIX}_EXPOSURE",
+    show_default=False,
+    show_envvar=True,
+    help="What an API may be given in spec.networking: needs rights, and for routes the Gateway"
+    " API's resource definitions.",
+)
+@click.option(
     "--lease-name",
     default=contract.MANAGED_BY,
     show_envvar=True,
@@ -157,6 +168,7 @@ def main(
     namespaces: tuple[str, ...],
     disruption_budgets: bool,
     admin_peers: tuple[JsonObject, ...],
+    exposure: tuple[str, ...],
     lease_name: str,
     lease_namespace: str,
     pod_name: str,
@@ -171,7 +183,11 @@ def main(
         serving_image=serving_image,
         pod_defaults=pod_defaults.over(SPREAD),
         namespaces=Namespaces(namespaces),
-        policies=Policies(disruption_budgets, admin_peers),
+        policies=Policies(
+            disruption_budgets,
+            admin_peers,
+            tuple(kind for word in dict.fromkeys(exposure) for kind in EXPOSURE[word]),
+        ),
         lease_name=lease_name,
         lease_namespace=lease_namespace,
         pod_name=pod_name,

@@ -51,6 +51,10 @@
       "monitoring"
     ]
   },
+  "exposure": {
+    "gateway": false,
+    "ingress": false
+  },
   "serviceMonitor": {
     "enabled": false,
     "interval": "15s",

@@ -121,6 +121,17 @@ podSelector:
   resources: [networkpolicies]
   verbs: [get, list, watch, create, patch]
 {{- end }}
+{{- /* delete: an address that a manifest no longer asks for */}}
+{{- if .Values.exposure.ingress }}
+- apiGroups: [networking.k8s.io]
+  resources: [ingresses]
+  verbs: [get, list, watch, create, patch, delete]
+{{- end }}
+{{- if .Values.exposure.gateway }}
+- apiGroups: [gateway.networking.k8s.io]
+  resources: [httproutes, grpcroutes]
+  verbs: [get, list, watch, create, patch, delete]
+{{- end }}
 {{- end -}}
 
 {{/* How the operator keeps two releases off one namespace. */}}

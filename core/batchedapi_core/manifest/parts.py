@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, Final
 from pydantic import Field, PlainValidator, StringConstraints
 
 from batchedapi_core import contract
+from batchedapi_core.manifest.exposure import GatewaySpec, IngressSpec, ServiceSpec
 from batchedapi_core.manifest.rules import (
     PERCENT,
     Flag,
@@ -232,7 +233,24 @@ class Networking(ManifestModel):
         " status, seconds, client and request id; nothing of what is in it.",
     )
 
+    service: ServiceSpec = Field(
+        default_factory=ServiceSpec,
+        description=(ServiceSpec.__doc__ or ""),
+        json_schema_extra={"default": {}},
+    )
+    gateway: GatewaySpec | None = Field(
+        None, description=f"{GatewaySpec.__doc__} Absent: no routes."
+    )
+    ingress: IngressSpec | None = Field(None, description=f"{IngressSpec.__doc__} Absent: none.")
+
     rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="self.grpc || !has(self.gateway) || !has(self.gateway.grpcHostnames)"
+            " || self.gateway.grpcHostnames.size() == 0",
+            check=lambda n: n.gateway is None or not n.gateway.grpc_hostnames or n.grpc,
+            message="spec.networking.gateway.grpcHostnames needs spec.networking.grpc: true",
+            field_path=".gateway.grpcHostnames",
+        ),
         Rule(
             cel="!has(self.endpoint) || !(self.endpoint in ['/docs', '/openapi.json'])",
             check=lambda n: n.endpoint not in RESERVED_ENDPOINTS,

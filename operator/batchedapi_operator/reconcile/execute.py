@@ -88,11 +88,11 @@ class PlanExecutor:
                 if body is not None:
                     deployed[ObjectKey.of(body)] = DeploymentView.of(body)
         await self._scale(key, plan, uids)
-        for child in plan.delete:
+        for kind, child in plan.delete:
             name = ObjectKey(key.namespace, child.name)
-            with self._paced((CONFIG_MAPS, name, "delete"), (generation, "", child.uid)):
-                await self._cluster.delete(CONFIG_MAPS, name, child.uid)
-            self._applied.pop((CONFIG_MAPS, name), None)
+            with self._paced((kind, name, "delete"), (generation, "", child.uid)):
+                await self._cluster.delete(kind, name, child.uid)
+            self._applied.pop((kind, name), None)
         for apply in plan.give_back:
             found = await self._cluster.get(CONFIG_MAPS, ObjectKey.of(apply.body))
             if found is not None:

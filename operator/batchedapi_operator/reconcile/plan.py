@@ -36,6 +36,7 @@ from batchedapi_operator.reconcile.ownership import (
     again,
     deletion,
     leaving,
+    owned,
     refuse_foreign,
     without_others,
 )
@@ -52,6 +53,7 @@ from batchedapi_operator.resources.deployment import (
     build_web,
     without_account,
 )
+from batchedapi_operator.resources.exposure import ADDRESSES, refuse_unserved
 from batchedapi_operator.resources.policies import Policies, build_web_budget
 from batchedapi_operator.resources.setting import Running
 from batchedapi_operator.views import (
@@ -82,8 +84,8 @@ class Plan:
     apply: tuple[Apply, ...]
     replicas: int | None
     """For the Deployment's /scale; None leaves it alone."""
-    delete: tuple[ChildView, ...]
-    """Revision ConfigMaps."""
+    delete: tuple[tuple[Resource, ChildView], ...]
+    """Revisions that nothing uses, and addresses that the API no longer asks for."""
     give_back: tuple[Apply, ...]
     """Labels and owner of older revisions, whose data nobody here knows; applied with it."""
     status: JsonObject
@@ -140,9 +142,13 @@ def plan(
     """
     metadata, key, uid = document["metadata"], ObjectKey.of(document), document["metadata"]["uid"]
     moment, ours = datetime.fromisoformat(now), without_others(uid, observed)
-    subject = _subject(document, observed, ours, default_image, defaults)
+    subject = _subject(
+        document, observed, ours, default_image, defaults=defaults, policies=policies
+    )
     api, revision, problem = subject.api, subject.revision, refusal or subject.problem
-    deleted, waits = deletion(metadata), leaving(key, uid, observed) if problem is None else None
+    deleted, waits = deletion(metadata), None
+    if problem is None and api is not None:
+        waits = leaving(key, uid, _asked_for(api, observed, policies))
     held = deleted or hindrance or (waits[0] if waits is not None else None)
     status = build_status(replace(subject, problem=problem, hindrance=held), ours, now)
     pods = (*observed.pods, *observed.web.pods)
@@ -170,7 +176,13 @@ def plan(
 
 
 def _subject(
-    document: JsonObject, observed: Observed, ours: Observed, default_image: str, defaults: Pod
+    document: JsonObject,
+    observed: Observed,
+    ours: Observed,
+    default_image: str,
+    *,
+    defaults: Pod,
+    policies: Policies,
 ) -> StatusSubject:
     """As far as the manifest can be used, and the first thing that is wrong with it."""
     metadata, key = document["metadata"], ObjectKey.of(document)
@@ -181,10 +193,18 @@ def _subject(
         revision = _revision(api, ours, defaults)
         known = replace(known, revision=revision)
         known = replace(known, image=image_for(api, revision, observed.status, default_image))
-        refuse_foreign(key, metadata["uid"], observed)
+        refuse_unserved(api, policies.kinds)
+        refuse_foreign(key, metadata["uid"], _asked_for(api, observed, policies))
     except InvalidSpecError as error:
         return replace(known, problem=error)
     return known
+
+
+def _asked_for(api: BatchedAPI, observed: Observed, policies: Policies) -> Observed:
+    """Without children of a kind that the API has none of: such a name is anybody's."""
+    kinds = observed.policies.items()
+    asked = {kind: child for kind, child in kinds if policies.build(kind, api) is not None}
+    return replace(observed, policies=asked)
 
 
 def _written(
@@ -193,10 +213,17 @@ def _written(
     """The same plan with its writes beside `apply`."""
     queue, web = api.spec.server_side_batching.queue, observed.web.deployment
     surplus = surplus_revisions(revision, observed)
+    made = {apply.resource for apply in plan.apply}
+    unasked = (
+        (kind, child)
+        for kind, child in observed.policies.items()
+        if kind in ADDRESSES and kind not in made
+        if owned(api.metadata.uid, child) and not child.deleting
+    )
     return replace(
         plan,
         replicas=first_or_copied_count(api, observed),
-        delete=surplus,
+        delete=(*unasked, *((CONFIG_MAPS, child) for child in surplus)),
         give_back=tuple(
             Apply(CONFIG_MAPS, headed(api, child.name), child)
             for child in observed.revisions
@@ -291,8 +318,9 @@ def _children(
         Apply(CONFIG_MAPS, build_config_map(api, revision), known.get(revision.name)),
         Apply(SERVICES, build_service(api, roles=stage.roles), observed.service),
         *(
-            Apply(kind, policies.build(kind, api, roles=stage.roles), observed.policies.get(kind))
+            Apply(kind, child, observed.policies.get(kind))
             for kind in policies.kinds
+            if (child := policies.build(kind, api, roles=stage.roles)) is not None
         ),
         *of_web,
         _deployed(body, observed.deployment),

@@ -3,6 +3,7 @@
 Here is what all of them have: names, labels and owner references.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
 from batchedapi_core import contract
@@ -30,8 +31,16 @@ def revision_name(api_name: str, digest: str) -> str:
 
 
 def url(api: BatchedAPI) -> str:
-    """Where predictions are asked for from inside the cluster."""
-    return f"http://{api.metadata.name}.{api.metadata.namespace}.svc{api.endpoint}"
+    """Where predictions are asked for: the most public address that the API has."""
+    networking = api.spec.networking
+    if networking.gateway is not None:
+        return f"{networking.gateway.scheme}://{networking.gateway.hostnames[0]}{api.endpoint}"
+    if networking.ingress is not None:
+        scheme = "http" if networking.ingress.tls_secret is None else "https"
+        return f"{scheme}://{networking.ingress.host}{api.endpoint}"
+    port = networking.service.port
+    shown = "" if port == contract.SERVICE_PORT else f":{port}"
+    return f"http://{api.metadata.name}.{api.metadata.namespace}.svc{shown}{api.endpoint}"
 
 
 def selector_labels(api_name: str) -> dict[str, str]:
@@ -67,6 +76,12 @@ def labels(api_name: str) -> dict[str, str]:
         "app.kubernetes.io/instance": api_name,
         contract.LABEL_MANAGED_BY: contract.MANAGED_BY,
     }
+
+
+def annotate(body: JsonObject, further: Mapping[str, str]) -> None:
+    """Add annotations to those that a child has."""
+    if further:
+        body["metadata"].setdefault("annotations", {}).update(further)
 
 
 def head(api: BatchedAPI, resource: Resource, name: str) -> JsonObject:

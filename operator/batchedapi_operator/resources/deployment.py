@@ -10,6 +10,7 @@ from batchedapi_operator.cluster import DEPLOYMENTS, SERVICES, JsonObject
 from batchedapi_operator.resources import (
     LABEL_NAME,
     WORKER,
+    annotate,
     answering_labels,
     head,
     labels,
@@ -24,17 +25,18 @@ from batchedapi_operator.resources.setting import record, setting_of, web_resour
 
 
 def build_service(api: BatchedAPI, *, roles: bool = False) -> JsonObject:
-    """A ClusterIP Service; the address is the apiserver's to choose.
+    """The Service; its address is the apiserver's to choose.
 
     Args:
         api: The manifest.
         roles: There are pods that answer nobody: those of an API with a queue, or that has had one.
     """
-    body = head(api, SERVICES, api.metadata.name)
+    body, asked = head(api, SERVICES, api.metadata.name), api.spec.networking.service
+    annotate(body, asked.annotations)
     ports: list[JsonObject] = [
         {
             "name": contract.HTTP_PORT_NAME,
-            "port": contract.SERVICE_PORT,
+            "port": asked.port,
             "targetPort": contract.HTTP_PORT_NAME,
             "protocol": "TCP",
         }
@@ -51,10 +53,12 @@ def build_service(api: BatchedAPI, *, roles: bool = False) -> JsonObject:
             }
         )
     body["spec"] = {
-        "type": "ClusterIP",
+        "type": asked.type.value,
         "selector": (answering_labels if roles else selector_labels)(api.metadata.name),
         "ports": ports,
     }
+    if asked.traffic_distribution is not None:
+        body["spec"]["trafficDistribution"] = asked.traffic_distribution
     return body
 
 
@@ -117,8 +121,7 @@ def build_deployment(
     body = head(api, DEPLOYMENTS, api.metadata.name)
     said = record(api, revision.defaults)
     recorded = {contract.ANNOTATION_POD: said} if said else {}
-    if recorded:
-        body["metadata"]["annotations"] = {**api.spec.child_metadata.annotations, **recorded}
+    annotate(body, recorded)
     body["spec"] = {
         "selector": {"matchLabels": selector_labels(api.metadata.name)},
         "revisionHistoryLimit": 5,

@@ -1,4 +1,4 @@
-"""The PodDisruptionBudget and the NetworkPolicy of an API."""
+"""Children that not every API has: budget, network policy, and addresses beside the Service."""
 
 from dataclasses import dataclass
 
@@ -11,6 +11,7 @@ from batchedapi_operator.cluster import (
     Resource,
 )
 from batchedapi_operator.resources import head, role_labels, selector_labels, web_name
+from batchedapi_operator.resources.exposure import build_address
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,8 @@ class Policies:
     disruption_budgets: bool = True
     admin_peers: tuple[JsonObject, ...] = ()
     """Peers that reach the admin port, each a NetworkPolicyPeer; empty: no policies."""
+    addresses: tuple[Resource, ...] = ()
+    """Those of `exposure.ADDRESSES` that an API may ask for."""
 
     @property
     def kinds(self) -> tuple[Resource, ...]:
@@ -27,10 +30,21 @@ class Policies:
         return (
             *([NETWORK_POLICIES] if self.admin_peers else []),
             *([DISRUPTION_BUDGETS] if self.disruption_budgets else []),
+            *self.addresses,
         )
 
-    def build(self, resource: Resource, api: BatchedAPI, *, roles: bool = False) -> JsonObject:
-        """The child of one of `kinds`; `roles`: some of its pods may be web pods."""
+    def build(
+        self, resource: Resource, api: BatchedAPI, *, roles: bool = False
+    ) -> JsonObject | None:
+        """The child of one of `kinds`; None: the API has none of it.
+
+        Args:
+            resource: The kind.
+            api: The manifest.
+            roles: Some of its pods may be web pods.
+        """
+        if resource in self.addresses:
+            return build_address(resource, api)
         name = api.metadata.name
         selector: JsonObject = {"matchLabels": selector_labels(name)}
         if resource is NETWORK_POLICIES:

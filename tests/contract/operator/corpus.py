@@ -88,6 +88,19 @@ ACCEPTED: Final[dict[str, Document]] = {
         }
     ),
     "paused": spec(paused=True),
+    "every address": spec(
+        networking={
+            "grpc": True,
+            "service": {"type": "LoadBalancer", "annotations": {"a/b": "c"}, "port": 8000},
+            "gateway": {
+                "parentRefs": [{"name": "edge", "namespace": "infra", "sectionName": "https"}],
+                "hostnames": ["*.example.com"],
+                "grpcHostnames": ["grpc.example.com"],
+                "paths": ["/", "/v1/models/a:predict"],
+            },
+            "ingress": {"host": "a.example.com", "className": "nginx", "tlsSecret": "tls"},
+        }
+    ),
     "metadata of the children": spec(
         childMetadata={"labels": {"team": "a"}, "annotations": {"example.com/b": "c"}}
     ),
@@ -407,6 +420,26 @@ REFUSED: Final[dict[str, tuple[Document, str]]] = {
     "an annotation that a controller counts with": (
         spec(childMetadata={"annotations": {"deployment.kubernetes.io/revision": "1"}}),
         "spec.childMetadata.annotations",
+    ),
+    "http on the port of grpc": (
+        spec(networking={"service": {"port": 9000}}),
+        "spec.networking.service.port",
+    ),
+    "a route of grpc without grpc": (
+        spec(
+            networking={
+                "gateway": {
+                    "parentRefs": [{"name": "edge"}],
+                    "hostnames": ["a.b"],
+                    "grpcHostnames": ["c.b"],
+                }
+            }
+        ),
+        "spec.networking.gateway.grpcHostnames",
+    ),
+    "a host with a port": (
+        spec(networking={"ingress": {"host": "a.b:80"}}),
+        "spec.networking.ingress.host",
     ),
     "replicas in native": (spec(replicas=3), "spec.replicas"),
     "no quantity": (spec(compute={"cpu": "lots"}), "spec.compute.cpu"),

@@ -116,6 +116,7 @@ _BESIDE: Final[dict[str, Document]] = {
     "spec.predictor.methods[0].outputBatchDim": {
         "predictor": {**GOOD["predictor"], "methods": [{"name": "a", "batchDim": 1}]}
     },
+    "spec.networking.gateway.grpcHostnames": {"networking": {"grpc": True}},
     "spec.pod.volumeMounts[0]": {"pod": {"volumes": [{"name": "a", "emptyDir": {}}]}},
     "spec.pod.volumes[0].projected.sources[0].serviceAccountToken": {
         "pod": {"serviceAccountName": "default"}

@@ -18,6 +18,7 @@ from kubernetes.aio import client, config
 from tests.bench.harness.control_plane import ADMIN, ControlPlane, control_plane
 from tests.cluster.devcluster import paths, pki
 from tests.contract.operator.conftest import OperatorProcess, start_operator, until_ready
+from tests.contract.operator.test_exposure import EVERYWHERE
 from tests.contract.operator.test_operator import IN_IMAGE, with_source
 from tests.contract.operator.world import CUSTOM_RESOURCES, NAMESPACES, Body, World, until
 
@@ -33,7 +34,9 @@ from batchedapi_operator.cluster import (
 )
 from batchedapi_operator.election import WANTED
 from batchedapi_operator.kube import Kube
+from batchedapi_operator.resources.exposure import ADDRESSES
 from chart import Objects, granted, of_operator, only, render
+from gateway_api import definitions
 
 pytestmark = pytest.mark.skipif(
     not list(paths.CACHE.glob("kube-*")), reason="no Kubernetes was built here: CLUSTER=local does"
@@ -43,8 +46,12 @@ OPERATOR: Final = pki.Identity("granted", "/CN=operator")
 """Its requests are those that the control plane audits; it is in no group that may anything."""
 HERE, LATER = "team-a", "team-b"
 """One namespace is there when the operator starts, and one is made afterwards."""
-EVERY_KIND: Final = "networkPolicies.enabled=true"
-SETTINGS: Final = (f"watchNamespaces={{{HERE},{LATER}}}", EVERY_KIND)
+EVERY_KIND: Final = (
+    "networkPolicies.enabled=true",
+    "exposure.gateway=true",
+    "exposure.ingress=true",
+)
+SETTINGS: Final = (f"watchNamespaces={{{HERE},{LATER}}}", *EVERY_KIND)
 SYSTEM: Final = "system"
 """Where the operator is installed, and its own Lease is."""
 APPLY: Final = "application/apply-patch+yaml"
@@ -155,7 +162,7 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
 @pytest.fixture
 def everywhere(tmp_path: Path) -> Iterator[Ground]:
     """The same of the default installation."""
-    with running(tmp_path, "", EVERY_KIND) as found:
+    with running(tmp_path, "", *EVERY_KIND) as found:
         yield found
 
 
@@ -178,6 +185,7 @@ def running(folder: Path, namespaces: str, *settings: str) -> Iterator[Ground]:
             release=only(chart, "Deployment")["metadata"]["name"],
             KUBECONFIG=kubeconfig,
             BATCHEDAPI_LEASE_NAMESPACE=SYSTEM,
+            BATCHEDAPI_EXPOSURE="gateway ingress",
         )
         try:
             asyncio.run(until_ready(operator))
@@ -191,7 +199,8 @@ async def prepare(plane: ControlPlane, chart: Objects) -> None:
     """By whoever may; the operator waits until the custom resource is served."""
     async with await connected(plane) as api:
         kube = Kube(api)
-        await put(kube, f"{CUSTOM_RESOURCES}/{crd()['metadata']['name']}", crd())
+        for one in (crd(), *definitions()):
+            await put(kube, f"{CUSTOM_RESOURCES}/{one['metadata']['name']}", one)
         places = {one["metadata"]["namespace"] for one in chart if one["kind"] == "Role"}
         for place in (places | {HERE}) - {LATER}:
             await grant(kube, chart, place)
@@ -319,6 +328,11 @@ async def use_everything(world: World) -> None:
         await until(seen, f"revision {number}")
     external = {"predictor": IN_IMAGE, "autoscaling": {"mode": "External"}}
     await world.create_api("external", external)
+    await world.create_api("exposed", EVERYWHERE)
+    for kind in ADDRESSES:
+        await world.appears(kind, "exposed")
+    nothing = {"networking": {"gateway": None, "ingress": None}}
+    await world.patch(BATCHED_APIS, "exposed", {"spec": nothing})
     missing = {"predictor": {**IN_IMAGE, "source": {"configMap": "nowhere"}}}
     await world.create_api("eventful", missing)
 

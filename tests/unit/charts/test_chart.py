@@ -14,14 +14,15 @@ from crds.metrics import API_RELABELLING, OPERATOR_NAME
 import dashboards
 from batchedapi_core import contract
 from batchedapi_operator.logs import LogFormat
-from chart import CHART, ROOT, Objects, helm, only, render, template, tool
+from chart import CHART, ROOT, Objects, granted, helm, of_operator, only, render, template, tool
 from kubernetes_schemas import LOCATION, api_description, write_schemas
 
 MONITORING: Final = "networkPolicies.monitoringNamespaces"
 TWO_NAMESPACES: Final = "watchNamespaces={team-a,team-b}"
 EVERYTHING: Final = (
     TWO_NAMESPACES, "serviceMonitor.enabled=true", "serviceMonitor.labels.release=kps",
-    "networkPolicies.enabled=true", "dashboards.enabled=true", "imagePullSecrets={pull}",
+    "networkPolicies.enabled=true", "exposure.gateway=true", "exposure.ingress=true",
+    "dashboards.enabled=true", "imagePullSecrets={pull}",
     "prometheusRule.enabled=true",
     "resources.limits.cpu=1",
     "nodeSelector.pool=system", "tolerations[0].key=system", "priorityClassName=high",
@@ -217,6 +218,27 @@ def test_the_values_reach_the_operator() -> None:
         seen["BATCHEDAPI_LOG_LEVEL"],
         seen["BATCHEDAPI_LOG_FORMAT"],
     ) == ("team-a team-b", "debug", "text")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ([], None),
+        (["exposure.ingress=true"], "ingress"),
+        (["exposure.ingress=true", "exposure.gateway=true"], "gateway ingress"),
+    ],
+)
+def test_addresses_are_made_and_granted_only_where_they_are_asked_for(
+    settings: list[str], words: str | None
+) -> None:
+    """A right that nothing needs is a way into the cluster."""
+    chart = of_operator(render(*settings))
+
+    assert words == environment(chart).get("BATCHEDAPI_EXPOSURE")
+    kinds = {resource for _, resource, verb in granted(chart) if verb == "delete"}
+    given = {"gateway": {"httproutes", "grpcroutes"}, "ingress": {"ingresses"}}
+    expected = {kind for word in (words or "").split() for kind in given[word]}
+    assert {"configmaps", *expected} == kinds
 
 
 def test_pods_have_budgets_unless_they_have_others() -> None:

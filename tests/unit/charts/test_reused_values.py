@@ -17,7 +17,7 @@ Values = dict[str, Any]
 VALUES: Final = "charts/batchedapi/values.yaml"
 ASKED: Final = (
     "serviceMonitor.enabled=true", "prometheusRule.enabled=true", "dashboards.enabled=true",
-    "networkPolicies.enabled=true",
+    "networkPolicies.enabled=true", "exposure.gateway=true", "exposure.ingress=true",
 )  # fmt: skip
 """What somebody upgrades for: all that is off by default."""
 

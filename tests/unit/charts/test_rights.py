@@ -8,7 +8,11 @@ from batchedapi_core import contract
 from chart import ROOT, granted, of_operator, only, render, rules
 
 IN_ONE: Final = ("watchNamespaces={team-a}",)
-EVERY_KIND: Final = ("networkPolicies.enabled=true",)
+EVERY_KIND: Final = (
+    "networkPolicies.enabled=true",
+    "exposure.gateway=true",
+    "exposure.ingress=true",
+)
 """Settings with which every kind that may be granted is."""
 
 

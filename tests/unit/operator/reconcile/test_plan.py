@@ -398,7 +398,7 @@ def test_old_revisions_go_but_for_the_youngest_and_those_in_use() -> None:
 
     deleted = planned(observed).delete
 
-    assert ["iris-3", "iris-2", "iris-1"] == [child.name for child in deleted]
+    assert ["iris-3", "iris-2", "iris-1"] == [child.name for _, child in deleted]
 
 
 def test_an_edited_source_is_another_revision() -> None:

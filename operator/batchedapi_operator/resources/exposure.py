@@ -1,0 +1,104 @@
+"""Addresses of an API beside its Service: an Ingress, an HTTPRoute and a GRPCRoute."""
+
+import math
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from batchedapi_core import contract
+from batchedapi_core.manifest import BatchedAPI, as_written
+from batchedapi_operator.cluster import (
+    GRPC_ROUTES,
+    HTTP_ROUTES,
+    INGRESSES,
+    JsonObject,
+    Resource,
+)
+from batchedapi_operator.errors import InvalidSpecError
+from batchedapi_operator.resources import annotate, head
+
+EXPOSURE: Final = {"gateway": (HTTP_ROUTES, GRPC_ROUTES), "ingress": (INGRESSES,)}
+"""Field of `spec.networking` -> the kinds that it is made of."""
+ADDRESSES: Final = tuple(kind for kinds in EXPOSURE.values() for kind in kinds)
+MARGIN_SECONDS: Final = 5
+"""By which a route is more patient than the replica, whose own 504 says more."""
+_LONGEST_MILLISECONDS: Final = 99_999
+"""A duration of the Gateway API has five digits."""
+
+
+def refuse_unserved(api: BatchedAPI, kinds: Collection[Resource]) -> None:
+    """An address that this operator was not set to make is never silently missing.
+
+    Raises:
+        InvalidSpecError: The API asks for one.
+    """
+    for field, of_field in EXPOSURE.items():
+        if getattr(api.spec.networking, field) is not None and not {*of_field} <= {*kinds}:
+            raise InvalidSpecError(
+                "Invalid",
+                f"spec.networking.{field}: this operator makes none; leave it out, or have the"
+                f" chart's exposure.{field} set to true",
+            )
+
+
+def build_address(resource: Resource, api: BatchedAPI) -> JsonObject | None:
+    """The address of one kind of `EXPOSURE`; None: the API asks for none."""
+    if resource is INGRESSES:
+        return _ingress(api)
+    return _http_route(api) if resource is HTTP_ROUTES else _grpc_route(api)
+
+
+def _ingress(api: BatchedAPI) -> JsonObject | None:
+    asked, name = api.spec.networking.ingress, api.metadata.name
+    if asked is None:
+        return None
+    service = {"service": {"name": name, "port": {"name": contract.HTTP_PORT_NAME}}}
+    paths = [{"path": path, "pathType": "Prefix", "backend": service} for path in asked.paths]
+    body = head(api, INGRESSES, name)
+    annotate(body, asked.annotations)
+    body["spec"] = {"rules": [{"host": asked.host, "http": {"paths": paths}}]}
+    if asked.class_name is not None:
+        body["spec"]["ingressClassName"] = asked.class_name
+    if asked.tls_secret is not None:
+        body["spec"]["tls"] = [{"hosts": [asked.host], "secretName": asked.tls_secret}]
+    return body
+
+
+def _http_route(api: BatchedAPI) -> JsonObject | None:
+    asked = api.spec.networking.gateway
+    if asked is None:
+        return None
+    matches = [{"path": {"type": "PathPrefix", "value": path}} for path in asked.paths]
+    rule = {"matches": matches, "timeouts": {"request": _patience(api)}}
+    return _route(api, HTTP_ROUTES, asked.hostnames, api.spec.networking.service.port, rule)
+
+
+def _grpc_route(api: BatchedAPI) -> JsonObject | None:
+    asked = api.spec.networking.gateway
+    if asked is None or not asked.grpc_hostnames:
+        return None
+    return _route(api, GRPC_ROUTES, asked.grpc_hostnames, contract.GRPC_PORT, {})
+
+
+def _route(
+    api: BatchedAPI, resource: Resource, hostnames: Sequence[str], port: int, rule: JsonObject
+) -> JsonObject:
+    gateway, name = api.spec.networking.gateway, api.metadata.name
+    parents = () if gateway is None else gateway.parent_refs
+    body = head(api, resource, name)
+    body["spec"] = {
+        "parentRefs": [as_written(parent) for parent in parents],
+        "hostnames": list(hostnames),
+        "rules": [{**rule, "backendRefs": [{"name": name, "port": port}]}],
+    }
+    return body
+
+
+def _patience(api: BatchedAPI) -> str:
+    """A duration of the Gateway API; 0s: no limit."""
+    timeout = api.spec.overload.timeout
+    if timeout == 0:
+        return "0s"
+    milliseconds = math.ceil((timeout + MARGIN_SECONDS) * 1000)
+    if milliseconds <= _LONGEST_MILLISECONDS:
+        return f"{milliseconds}ms"
+    return f"{math.ceil(milliseconds / 1000)}s"
