@@ -14,7 +14,6 @@ from batchedapi_core.batching import (
     LaneChoice,
     QueueOrder,
     Receipts,
-    ShapePolicy,
     SizeUnit,
     Strategy,
 )
@@ -58,7 +57,8 @@ class BatchingSettings:
     size_unit: SizeUnit = SizeUnit.ROWS
     max_latency: float | None = None
     preferred_batch_sizes: tuple[int, ...] = ()
-    shape_policy: ShapePolicy = ShapePolicy.BUCKET
+    pads: bool = False
+    """By the removed shapePolicy Pad: every input with a named length is padded with zeros."""
     queue_order: QueueOrder = QueueOrder.FIFO
 
 

@@ -29,7 +29,6 @@ with atheris.instrument_imports(include=["batchedapi_serving.codecs"]):
         open_inference_grpc,
     )
 
-from batchedapi_core.batching import ShapePolicy
 from batchedapi_serving.errors import ClientError
 from batchedapi_serving.model.loading import method_spec
 from batchedapi_serving.predictor import SizeOf, Tensor, batched
@@ -68,6 +67,11 @@ class Predictors:
         """Several inputs of variable length."""
         return rows
 
+    @batched(inputs={"ids": Tensor("INT64", ["tokens"], pad=0)})
+    def padded(self, rows: object) -> object:
+        """Rows of different lengths in one batch."""
+        return rows
+
     @batched(size_of=SizeOf.bytes())
     def items(self, rows: object) -> object:
         """Any JSON."""
@@ -79,16 +83,14 @@ class Predictors:
 
 
 def codecs() -> list[Codec]:
-    """A codec for each method; the ragged one twice, by shape policy."""
+    """A codec for each method."""
     made = []
-    for name in ("flat", "nested", "ragged", "items", "call"):
+    for name in ("flat", "nested", "ragged", "padded", "items", "call"):
         spec = method_spec(Predictors, name)
         if spec is None:
             raise AssertionError(f"{name}: no such method")
-        policies = (ShapePolicy.BUCKET, ShapePolicy.PAD) if name == "ragged" else (ShapePolicy.PAD,)
-        for policy in policies:
-            settings = MethodSettings(name, None, None, BatchingSettings(shape_policy=policy))
-            made.append(codec_for(spec, settings, "api"))
+        settings = MethodSettings(name, None, None, BatchingSettings())
+        made.append(codec_for(spec, settings, "api"))
     return made
 
 

@@ -1,5 +1,6 @@
 """Codecs, results and requests in every language, for the tests of the protocols."""
 
+import dataclasses
 import io
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -36,6 +37,17 @@ def single(inputs: Tensor, outputs: Tensor | None = None, name: str = "predict")
 def named(inputs: Tensors, outputs: Tensors, name: str = "predict") -> MethodSpec:
     """A method of named tensors."""
     return MethodSpec(name, batched=True, inputs=inputs, outputs=outputs, single_output=False)
+
+
+def padded(method: MethodSpec, pad: float = 0) -> MethodSpec:
+    """The same, whose rows of different lengths may share a batch."""
+    inputs = {
+        name: Tensor(one.dtype, one.shape, allow_non_finite=one.allow_non_finite, pad=pad)
+        if one.variable
+        else one
+        for name, one in method.inputs.items()
+    }
+    return dataclasses.replace(method, inputs=inputs)
 
 
 ITEMS = MethodSpec("predict", batched=True)

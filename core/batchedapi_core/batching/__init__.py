@@ -14,7 +14,6 @@ from batchedapi_core.batching.policy import (
     LaneChoice,
     QueueOrder,
     Receipts,
-    ShapePolicy,
     SizeUnit,
     Strategy,
 )
@@ -76,7 +75,6 @@ __all__ = [
     "ScheduledMethod",
     "Scheduler",
     "Search",
-    "ShapePolicy",
     "SizeUnit",
     "Strategy",
     "Trial",

@@ -74,17 +74,6 @@ class QueueOrder(enum.StrEnum):
     """The earliest deadline first; requests without one last, in order of arrival."""
 
 
-class ShapePolicy(enum.StrEnum):
-    """Treatment of rows whose variable dimensions differ."""
-
-    BUCKET = "Bucket"
-    """Each shape is batched with its like."""
-    PAD = "Pad"
-    """Rows are filled up with zeros to the longest of their batch, and answers cut back."""
-    REJECT = "Reject"
-    """A variable dimension is refused at start: every row has one shape."""
-
-
 class LaneChoice(enum.StrEnum):
     """The rule by which a free lane gets the next batch."""
 

@@ -120,8 +120,8 @@ def shapes(e: BottleneckEvidence, standing: Kind | None) -> Finding | None:
     return Finding(
         Kind.UNKNOWN,
         f"{percent(share)} of the batches end because the next row has another shape, mean"
-        f" {size(e.mean_size)} < max {e.max_batch_size}: spec.serverSideBatching.shapePolicy Pad"
-        " instead of Bucket puts rows of different lengths together",
+        f" {size(e.mean_size)} < max {e.max_batch_size}: pad= in the Tensor of the model lets"
+        " rows of different lengths share a batch, if padding changes no answer",
     )
 
 

@@ -10,7 +10,6 @@ from batchedapi_core.batching import (
     LaneChoice,
     QueueOrder,
     Receipts,
-    ShapePolicy,
     SizeUnit,
     Strategy,
 )
@@ -187,11 +186,6 @@ class ServerSideBatching(ManifestModel):
         description="Sizes that a batch which is not full should have, such as those a model was"
         " compiled for. A method with a smaller maxBatchSize skips those above it.",
     )
-    shape_policy: ShapePolicy = Field(
-        ShapePolicy.BUCKET,
-        description="Rows whose variable dimensions differ: Bucket batches each shape with its"
-        " like, Pad fills them up with zeros, Reject refuses variable dimensions at start.",
-    )
     dispatch: LaneChoice = Field(
         LaneChoice.RANDOM,
         description="Which free lane gets a batch: any, or one of the process with the fewest"
@@ -268,7 +262,6 @@ class MethodBatching(ManifestModel):
         at_most="1h",
         description="As spec.serverSideBatching's, but replicas are sized for that one alone.",
     )
-    shape_policy: ShapePolicy | None = Field(None, description="As spec.serverSideBatching's.")
 
     def over(self, common: ServerSideBatching) -> ServerSideBatching:
         """The batching in effect: these settings over `common`."""

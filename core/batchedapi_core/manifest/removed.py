@@ -55,6 +55,7 @@ _FOR_ALL: Final = (
     "leave it out: methods have spec.serverSideBatching's; a method that needs another goes into a"
     " BatchedAPI of its own"
 )
+_IN_THE_MODEL: Final = "leave it out, and instead of Pad write Tensor(..., pad=0) in the model"
 _OF_METHOD: Final = "predictor.methods[].serverSideBatching"
 REMOVED: Final = (
     Removed(
@@ -68,6 +69,8 @@ REMOVED: Final = (
         "leave it out: status.recommendation is always there and changes nothing",
         unset="Recommend",
     ),
+    Removed("serverSideBatching.shapePolicy", _IN_THE_MODEL, unset="Bucket"),
+    Removed(f"{_OF_METHOD}.shapePolicy", _IN_THE_MODEL),
     Removed(
         "predictor.threadSafe",
         "leave it out: with threadsPerProcess: 1, the default, the class is never called twice at"

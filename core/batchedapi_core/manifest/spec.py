@@ -273,6 +273,13 @@ class BatchedAPI(ManifestModel):
         """The values that a removed field changed, by their places below `spec`."""
         return self._before
 
+    def pads(self, *method: str | int) -> bool:
+        """Whether the removed `shapePolicy` was Pad: of the API, or of the method at that place."""
+        written = dict(self._before)
+        common = written.get(("serverSideBatching", "shapePolicy"))
+        own = written.get((*method, "serverSideBatching", "shapePolicy"))
+        return (common if own is None else own) == "Pad"
+
     @property
     def endpoint(self) -> str:
         """Path of the prediction route."""

@@ -250,8 +250,11 @@ def replica_settings(documents: Documents, options: ServeOptions, runtime: Path)
         log_level=predictor.log_level.value,
         startup_limit=startup - min(_STARTUP_MARGIN, startup / 10),
         warm_up_sizes=tuple(warm_up.batch_sizes) or None if warm_up.enabled else (),
-        batching=_batching(batching),
-        methods=tuple(_method(method, batching) for method in predictor.methods),
+        batching=_batching(batching, pads=api.pads()),
+        methods=tuple(
+            _method(method, batching, pads=api.pads("predictor", "methods", i))
+            for i, method in enumerate(predictor.methods)
+        ),
         lane_choice=batching.dispatch,
         item_errors=batching.on_item_error,
         receipts=batching.receipt,
@@ -299,7 +302,7 @@ def _tracing(documents: Documents) -> TracingSettings | None:
     return tracing
 
 
-def _batching(written: ServerSideBatching) -> BatchingSettings:
+def _batching(written: ServerSideBatching, *, pads: bool) -> BatchingSettings:
     return BatchingSettings(
         max_batch_size=written.max_batch_size,
         batch_interval=written.batch_interval,
@@ -307,19 +310,19 @@ def _batching(written: ServerSideBatching) -> BatchingSettings:
         size_unit=written.size_unit,
         max_latency=written.max_latency,
         preferred_batch_sizes=tuple(sorted(written.preferred_batch_sizes)),
-        shape_policy=written.shape_policy,
+        pads=pads,
         queue_order=written.queue_order,
     )
 
 
-def _method(method: PredictorMethod, common: ServerSideBatching) -> MethodSettings:
+def _method(method: PredictorMethod, common: ServerSideBatching, *, pads: bool) -> MethodSettings:
     own, dim = method.server_side_batching, method.batch_dim
     output_dim = dim if method.output_batch_dim is None else method.output_batch_dim
     return MethodSettings(
         name=method.name,
         batched=method.batchable,
         batch_dim=None if dim is None or output_dim is None else (dim, output_dim),
-        batching=_batching(common if own is None else own.over(common)),
+        batching=_batching(common if own is None else own.over(common), pads=pads),
     )
 
 

@@ -6,7 +6,7 @@ codecs and languages go together.
 """
 
 from batchedapi_core import contract
-from batchedapi_core.batching import Receipts, ShapePolicy, SizeUnit
+from batchedapi_core.batching import Receipts, SizeUnit
 from batchedapi_serving.codecs.interface import (
     Answer,
     Codec,
@@ -42,7 +42,7 @@ __all__ = [
     "TensorResults",
     "Wire",
     "codec_for",
-    "codec_of_shapes",
+    "codec_of",
 ]
 
 
@@ -56,7 +56,7 @@ def codec_for(
 
     Args:
         method: What it declares.
-        settings: What the manifest says of it: the shape policy.
+        settings: What the manifest says of it: the size of a batch.
         api_name: Of the BatchedAPI, which the protocols call the model.
         receipts: Where answers carry the receipt, if dispatch gives one.
     """
@@ -64,21 +64,20 @@ def codec_for(
     most_rows = batching.max_batch_size or method.max_batch_size
     if batching.size_unit is not SizeUnit.ROWS:  # of so many requests each may have many rows
         most_rows *= contract.MAX_BATCH_SIZE_LIMIT
-    return codec_of_shapes(method, batching.shape_policy, api_name, receipts, most_rows)
+    return codec_of(method, api_name, receipts, most_rows)
 
 
-def codec_of_shapes(
+def codec_of(
     method: MethodSpec,
-    shape_policy: ShapePolicy,
     api_name: str = "",
     receipts: Receipts = Receipts.OFF,
     most_rows: int = contract.MAX_BATCH_SIZE_LIMIT,
 ) -> Codec:
-    """The codec of one method under a shape policy, for batches of so many rows; see codec_for."""
+    """The codec of one method for batches of so many rows; see codec_for."""
     if not method.batched:
         return CallCodec(method, api_name, receipts)
     if not method.inputs:
         return ItemCodec(method, api_name, receipts)
     if method.single_input and not method.variable:
         return TensorCodec(method, api_name, receipts)
-    return NamedCodec(method, shape_policy, api_name, receipts, most_rows)
+    return NamedCodec(method, api_name, receipts, most_rows)

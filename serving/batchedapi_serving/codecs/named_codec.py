@@ -3,7 +3,7 @@
 In a batch frame, the payload is the declared inputs one after another, each for the whole batch:
 (rows, *shape), C order, little endian. If there are variable dimensions, meta has
 "lengths": {name: [length in row 0, ...]}; each such dimension is as long as the longest of its
-list, and shorter rows are filled up with zeros. model/marshalling.py reads it.
+list, and shorter rows are filled up with the `pad` of their input. model/marshalling.py reads it.
 
 Padding multiplies memory: one long row makes each of its batch as long, and one tall and one wide
 image make both tall and wide. So rows share a batch whatever their lengths only while that cannot
@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from batchedapi_core.batching import Receipts, ShapePolicy
+from batchedapi_core.batching import Receipts
 from batchedapi_serving.codecs import wires
 from batchedapi_serving.codecs.arrays import check_finite, checked_arrays
 from batchedapi_serving.codecs.interface import Array, Collated, DecodedRequest, Encoded, Head, Wire
@@ -50,7 +50,6 @@ class NamedCodec:
     def __init__(
         self,
         method: MethodSpec,
-        shape_policy: ShapePolicy,
         api_name: str,
         receipts: Receipts,
         most_rows: int = 1,
@@ -62,8 +61,7 @@ class NamedCodec:
         self.api_name = api_name
         self.receipts = receipts
         self._variable = method.variable
-        self._bucket = shape_policy is not ShapePolicy.PAD
-        self._pads_to = 0 if self._bucket else freely_padded(method, most_rows)
+        self._pads_to = freely_padded(method, most_rows) if method.pads else 0
 
     def decode(self, wire: Wire, head: Head, body: bytes) -> DecodedRequest:
         """See Codec.decode."""
@@ -98,7 +96,7 @@ class NamedCodec:
                 for row in rows
             ]
         shapes: Sequence[Hashable] | None = None
-        if self._variable and self._bucket:
+        if self._variable and not self._pads_to:
             shapes = [row.lengths for row in rows]
         elif self._variable and any(max(row.lengths) > self._pads_to for row in rows):
             shapes = [padding_class(row.lengths, self._pads_to) for row in rows]
@@ -302,7 +300,7 @@ def padding_class(lengths: Sequence[int], free: int) -> Hashable:
 
 
 def padded(tensor: Tensor, parts: Sequence[bytes], shapes: Sequence[tuple[int, ...]]) -> bytes:
-    """Rows of different shapes, each filled up with zeros at its ends to the longest of all.
+    """Rows of different shapes, each filled up with the pad at its ends to the longest of all.
 
     Args:
         tensor: What they are rows of; it has a variable dimension.
@@ -310,7 +308,7 @@ def padded(tensor: Tensor, parts: Sequence[bytes], shapes: Sequence[tuple[int, .
         shapes: Of each.
     """
     longest = tuple(max(lengths) for lengths in zip(*shapes, strict=True))
-    whole = np.zeros((len(parts), *longest), dtype=tensor.numpy_dtype)
+    whole = np.full((len(parts), *longest), tensor.pad or 0, dtype=tensor.numpy_dtype)
     for i, (part, shape) in enumerate(zip(parts, shapes, strict=True)):
         row, packed = whole[i], np.frombuffer(part, tensor.numpy_dtype)
         row[tuple([slice(length) for length in shape])] = packed.reshape(shape)

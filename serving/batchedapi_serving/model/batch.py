@@ -19,7 +19,7 @@ from batchedapi_serving.codecs.results import (
 from batchedapi_serving.errors import PredictorError
 from batchedapi_serving.ipc import Meta, Payload
 from batchedapi_serving.logs import name_of, summary_of, traceback_of
-from batchedapi_serving.model.loading import REQUEST, taking
+from batchedapi_serving.model.loading import REQUEST, beside_rows, taking
 from batchedapi_serving.model.marshalling import (
     Arguments,
     TensorSplitter,
@@ -81,7 +81,10 @@ class _Served:
     def __init__(self, predictor: Any, method: MethodSpec) -> None:
         function: Callable[..., Any] = getattr(predictor, method.name)
         self.call = function if method.batched else taking(function, REQUEST)
-        self.arguments: Arguments = arguments_of(method)
+        beside = beside_rows(function, method)
+        if beside:
+            self.call = lambda rows, *given: function(rows, **dict(zip(beside, given, strict=True)))
+        self.arguments: Arguments = arguments_of(method, beside)
         self.method = method
         self._frame: Callable[[Any, Meta], Result]
         if not method.batched:

@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from batchedapi_core.batching import ShapePolicy
 from batchedapi_serving.errors import LoadError
 from batchedapi_serving.logs import summary_of, traceback_of
 from batchedapi_serving.predictor import Context, Tensor
@@ -32,6 +31,8 @@ CONSTRUCTOR: Final = ("config", "context")
 """Arguments of a predictor's class."""
 REQUEST: Final = ("payload", "query_params", "headers")
 """Arguments of a method that takes one request at a time."""
+BESIDE_ROWS: Final = ("attention_mask", "lengths")
+"""Further arguments of a method whose rows have named lengths, if it declares them."""
 
 
 def program_of(path: str, search: Sequence[Path]) -> str:
@@ -249,7 +250,9 @@ def _problem(predictor_class: type, spec: MethodSpec) -> str | None:
             "yields its answer, which a batch cannot do; return it whole, or leave out @batched"
             " (batched: true in the manifest) to stream it to one request at a time"
         )
-    problem = call_problem(predictor_class, spec.name, batched=spec.batched)
+    function = _attribute(predictor_class, spec.name)
+    beside = beside_rows(_plain(function), spec)
+    problem = call_problem(predictor_class, spec.name, batched=spec.batched, beside=beside)
     return problem or _problem_beside(predictor_class, spec.name)
 
 
@@ -296,14 +299,18 @@ def _effective(predictor_class: type, spec: MethodSpec, settings: MethodSettings
     problem = batch_dim_problem(spec.batch_dim, spec.inputs, spec.outputs)
     if problem is not None:
         raise _failed(predictor_class, spec.name, f"{problem} (batchDim of the manifest)")
-    if spec.variable and settings.batching.shape_policy is ShapePolicy.REJECT:
-        raise _failed(
-            predictor_class,
-            spec.name,
-            f"{', '.join(spec.variable)} differs from row to row, which shapePolicy Reject refuses;"
-            " write a length into the Tensor, or choose shapePolicy Bucket or Pad",
-        )
-    return spec
+    return _padded(spec) if settings.batching.pads and not spec.pads else spec
+
+
+def _padded(spec: MethodSpec) -> MethodSpec:
+    """The method with `pad=0` in every input that has a named length."""
+    inputs = {
+        name: Tensor(one.dtype, one.shape, allow_non_finite=one.allow_non_finite, pad=0)
+        if one.variable
+        else one
+        for name, one in spec.inputs.items()
+    }
+    return dataclasses.replace(spec, inputs=inputs)
 
 
 def _check_all(predictor_class: type, specs: Sequence[MethodSpec]) -> None:
@@ -376,7 +383,17 @@ def yields(predictor_class: type, name: str) -> bool:
     return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
 
 
-def call_problem(predictor_class: type, name: str, *, batched: bool) -> str | None:
+def beside_rows(function: Callable[..., Any], spec: MethodSpec) -> tuple[str, ...]:
+    """Names of what the method gets beside its rows: see BESIDE_ROWS."""
+    if not (spec.variable and inspect.isroutine(function)):
+        return ()
+    declared = inspect.signature(function, follow_wrapped=False).parameters
+    return tuple(name for name in BESIDE_ROWS if name in declared)
+
+
+def call_problem(
+    predictor_class: type, name: str, *, batched: bool, beside: Sequence[str] = ()
+) -> str | None:
     """Why that method cannot be called as the server calls it; None: it can, or only a call tells.
 
     Found out here, and not by the first client: a method that takes one request has no warm-up.
@@ -391,7 +408,7 @@ def call_problem(predictor_class: type, name: str, *, batched: bool) -> str | No
     called = functools.partial(_plain(function), *own) if own else _plain(function)
     try:
         if batched:
-            signature.bind(*own, *takes)
+            signature.bind(*own, *takes, **dict.fromkeys(beside))
         else:
             taking(called, REQUEST)
     except TypeError:

@@ -50,8 +50,14 @@ Arguments: TypeAlias = Callable[[Meta, Payload], tuple[Any, ...]]
 payload may be memory in which the next batch will be."""
 
 
-def arguments_of(method: MethodSpec) -> Arguments:
-    """Decide once how the arguments of every batch are made."""
+def arguments_of(method: MethodSpec, beside: Sequence[str] = ()) -> Arguments:
+    """Decide once how the arguments of every batch are made; see loading.BESIDE_ROWS."""
+    if beside:
+        rows = arguments_of(method)
+        return lambda meta, payload: (
+            *rows(meta, payload),
+            *(_beside_rows(name, method, meta["lengths"]) for name in beside),
+        )
     if not method.batched:
         return lambda _, payload: _call(payload)
     if not method.inputs:
@@ -86,6 +92,18 @@ def input_arrays(method: MethodSpec, meta: Meta, payload: Payload) -> dict[str, 
         # A copy, because models may write into their input, and frombuffer's is read-only.
         arrays[name] = np.array(np.moveaxis(view, 0, dim) if dim else view, order="C")
     return arrays
+
+
+def _beside_rows(name: str, method: MethodSpec, lengths: Lengths) -> Any:
+    """The lengths of rows by dimension, or a mask: 1 where a row has numbers, and 0 behind it."""
+    if name == "lengths":
+        return {dimension: np.array(of_rows) for dimension, of_rows in lengths.items()}
+    mask: Array = np.ones((1,) * (1 + len(lengths)), np.int64)
+    for axis, of_rows in enumerate(lengths.values(), 1):
+        within = np.arange(max(of_rows)) < np.array(of_rows)[:, np.newaxis]
+        others = [1 + i for i in range(len(lengths)) if 1 + i != axis]
+        mask = mask * np.expand_dims(within, others)
+    return np.moveaxis(mask, 0, method.batch_dim[0])
 
 
 def calls_of(meta: Meta, payload: Payload) -> Iterator[tuple[Any, ...]]:

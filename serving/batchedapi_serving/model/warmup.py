@@ -8,8 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from batchedapi_core import contract
-from batchedapi_core.batching import ShapePolicy
-from batchedapi_serving.codecs import Codec, Encoded, codec_of_shapes
+from batchedapi_serving.codecs import Codec, Encoded, codec_of
 from batchedapi_serving.errors import ClientError, LoadError
 from batchedapi_serving.ipc import Meta
 from batchedapi_serving.model.batch import BatchRunner
@@ -102,7 +101,7 @@ def _batches(
 ) -> Iterator[tuple[Meta, bytes, int]]:
     if not method.batched or sizes == ():
         return
-    codec = codec_of_shapes(method, ShapePolicy.PAD)
+    codec = codec_of(method)
     row = _row(method, codec)
     if row is None:
         remedy = "@batched(example=...) gives an item to warm up with"

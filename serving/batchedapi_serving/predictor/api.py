@@ -144,6 +144,12 @@ def check(declared: Declared) -> None:
         raise ValueError(f"batched: {problem}")
     if declared.size_of is not None and inputs:
         _check_size_of(declared.size_of, inputs)
+    padded = [tensor.pad is not None for tensor in inputs.values() if tensor.variable]
+    if len(set(padded)) > 1 or any(tensor.pad is not None for tensor in outputs.values()):
+        raise ValueError(
+            "batched: expected pad for every input that has a named length, or for none, and for no"
+            f" output, got inputs={declared.inputs}, outputs={declared.outputs}"
+        )
 
 
 def _check_options(declared: Declared) -> None:

@@ -41,19 +41,23 @@ class Tensor:
             Else a request that has one is refused, and a row of an answer that has one fails.
         name: Name that protocols with named tensors call a single one by; None: `input` or
             `output`. Several have the names of their mapping.
+        pad: Of an input with named lengths: rows of different lengths may share a batch, each
+            filled up with this number to the longest. The method must not care about it; it may
+            take an argument `attention_mask` or `lengths`. None: only rows of equal lengths do.
 
     Attributes:
         dtype: As it was given.
         shape: As a tuple.
         allow_non_finite: As it was given.
         name: As it was given.
+        pad: As it was given.
 
     Raises:
-        ValueError: unknown dtype, a length below 1, an empty name, or a type without NaN that is to
-            allow it.
+        ValueError: unknown dtype, a length below 1, an empty name, a type without NaN that is to
+            allow it, or a pad that is no finite number of the type or has no length to fill.
     """
 
-    __slots__ = ("allow_non_finite", "dtype", "name", "shape")
+    __slots__ = ("allow_non_finite", "dtype", "name", "pad", "shape")
 
     def __init__(
         self,
@@ -62,6 +66,7 @@ class Tensor:
         *,
         allow_non_finite: bool = False,
         name: str | None = None,
+        pad: float | None = None,
     ) -> None:
         if dtype not in DTYPES:
             # numpy's and torch's names, and the types themselves
@@ -87,11 +92,18 @@ class Tensor:
         self.shape = tuple(shape)
         self.allow_non_finite = allow_non_finite
         self.name = name
+        self.pad = pad
+        if pad is not None and not (self.variable and _is_number_of(dtype, pad)):
+            raise ValueError(
+                f"Tensor: expected pad to be a finite number of {dtype} beside a named length, such"
+                f" as ['tokens'], got {pad!r} beside {list(shape)}"
+            )
 
     def __repr__(self) -> str:
         allowed = ", allow_non_finite=True" if self.allow_non_finite else ""
         named = "" if self.name is None else f", name={self.name!r}"
-        return f"Tensor({self.dtype!r}, {list(self.shape)!r}{allowed}{named})"
+        padded = "" if self.pad is None else f", pad={self.pad!r}"
+        return f"Tensor({self.dtype!r}, {list(self.shape)!r}{allowed}{named}{padded})"
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Tensor):
@@ -102,7 +114,7 @@ class Tensor:
         return hash(self._told())
 
     def _told(self) -> tuple[object, ...]:
-        return self.dtype, self.shape, self.allow_non_finite
+        return self.dtype, self.shape, self.allow_non_finite, self.pad
 
     @property
     def numpy_dtype(self) -> str:
@@ -145,6 +157,17 @@ class Tensor:
     def item_bytes(self) -> int:
         """Bytes of one number."""
         return int(self.numpy_dtype[2:])
+
+
+def _is_number_of(dtype: str, value: Any) -> bool:
+    """Whether it is finite, and in the range of the type."""
+    if dtype.startswith("FP"):
+        return isinstance(value, int | float) and math.isfinite(value)
+    if dtype == "BOOL":
+        return value in (0, 1)
+    count = 256 ** int(DTYPES[dtype][2:])
+    lowest = 0 if dtype.startswith("U") else -count // 2
+    return type(value) is int and lowest <= value < lowest + count
 
 
 class Measure(enum.StrEnum):
@@ -270,6 +293,11 @@ class MethodSpec:
         )
 
     @property
+    def pads(self) -> bool:
+        """Whether rows of different lengths may share a batch."""
+        return any(tensor.pad is not None for tensor in self.inputs.values())
+
+    @property
     def row_rank(self) -> int | None:
         """Levels of lists in one row as JSON: a list nested one level deeper is many rows.
 
@@ -319,14 +347,15 @@ class MethodSpec:
 def _tensors_to_json(tensors: Mapping[str, Tensor]) -> list[Any]:
     return [
         [name, tensor.dtype, list(tensor.shape), tensor.allow_non_finite]
+        + ([] if tensor.pad is None else [tensor.pad])
         for name, tensor in tensors.items()
     ]
 
 
 def _tensors_from_json(value: list[Any]) -> dict[str, Tensor]:
     return {
-        name: Tensor(dtype, shape, allow_non_finite=allowed)
-        for name, dtype, shape, allowed, *_ in value
+        name: Tensor(dtype, shape, allow_non_finite=allowed, pad=pad[0] if pad else None)
+        for name, dtype, shape, allowed, *pad in value
     }
 
 

@@ -21,7 +21,6 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from batchedapi_core.batching import ShapePolicy
 from batchedapi_core.shared_queue import Worker
 from batchedapi_serving.codecs import (
     Codec,
@@ -29,7 +28,7 @@ from batchedapi_serving.codecs import (
     Receipt,
     Reply,
     Results,
-    codec_of_shapes,
+    codec_of,
 )
 from batchedapi_serving.dispatch.messages import (
     error_of,
@@ -366,7 +365,7 @@ def _method(value: Any) -> MethodSpec:
         raise UnreadableError(f"a method whose {', '.join(unread)} cannot be read")
     try:
         spec = MethodSpec.from_json(value)
-        codec_of_shapes(spec, ShapePolicy.PAD)  # what it says of itself fits together
+        codec_of(spec)  # what it says of itself fits together
     except UNREADABLE as error:
         raise UnreadableError("a method whose tensors or size cannot be read") from error
     inputs, outputs = len(spec.inputs), len(spec.outputs)

@@ -136,7 +136,7 @@ ACCEPTED: Final[dict[str, Document]] = {
     "no warm-up": predictor(warmup={"enabled": False}),
     "warm-up sizes": predictor(warmup={"batchSizes": [1, 8]}),
     "removed fields": spec(
-        **{BATCHING: {"enabled": False, "maxBatchSize": 8, "tuning": "Off"}},
+        **{BATCHING: {"enabled": False, "tuning": "Off", "shapePolicy": "Pad"}},
         autoscaling={"initReplicas": 3},
     ),
     "adaptive": spec(**{BATCHING: {"strategy": "Adaptive", "maxLatency": "50ms"}}),
@@ -146,7 +146,6 @@ ACCEPTED: Final[dict[str, Document]] = {
     "every choice": spec(
         **{
             BATCHING: {
-                "shapePolicy": "Pad",
                 "dispatch": "LeastLoaded",
                 "queueOrder": "Deadline",
                 "onItemError": "FailBatch",
@@ -176,7 +175,6 @@ ACCEPTED: Final[dict[str, Document]] = {
             "maxBatchSize": 64,
             "batchInterval": "30ms",
             "maxLatency": "90ms",
-            "shapePolicy": "Reject",
         },
     ),
     "a queue": spec(**{BATCHING: {"queue": {"redis": {}}}}),
@@ -526,10 +524,6 @@ REFUSED: Final[dict[str, tuple[Document, str]]] = {
     "the same preferred size twice": (
         spec(**{BATCHING: {"preferredBatchSizes": [4, 4]}}),
         "spec.serverSideBatching.preferredBatchSizes",
-    ),
-    "unknown shape policy": (
-        spec(**{BATCHING: {"shapePolicy": "Ignore"}}),
-        "spec.serverSideBatching.shapePolicy",
     ),
     "unknown receipt": (spec(**{BATCHING: {"receipt": "on"}}), "spec.serverSideBatching.receipt"),
     "connections that stay for ever": (

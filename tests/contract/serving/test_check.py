@@ -64,6 +64,53 @@ def test_a_model_that_mixes_rows_exits_1(tmp_path: Path) -> None:
     assert "WRONG  row 0 in a batch of 8 is answered differently than alone" in done.stdout
 
 
+PADDED = """
+    from batchedapi_serving import Tensor, batched
+
+    class Model:
+        @batched(
+            inputs=Tensor("INT64", ["tokens"], pad=0),
+            outputs=Tensor("FP32", []),
+            max_batch_size=8,
+        )
+        def predict(self, ids, attention_mask):
+            return (ids * attention_mask).sum(axis=1) / attention_mask.sum(axis=1)
+"""
+_MEAN = "(ids * attention_mask).sum(axis=1) / attention_mask.sum(axis=1)"
+
+
+def test_padding_that_changes_no_answer_is_seen_to_be_safe(tmp_path: Path) -> None:
+    """The mask says which numbers count."""
+    done = check_code(tmp_path, PADDED, {})
+
+    assert done.returncode == 0, done.stdout
+    assert "ok     32 rows" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("code", "spec", "warned"),
+    [
+        (PADDED, {}, ""),
+        (
+            PADDED.replace(", pad=0", ""),
+            {"serverSideBatching": {"shapePolicy": "Pad"}},
+            "shapePolicy: removed, and refused by the next release; leave it out, and instead",
+        ),
+    ],
+    ids=["pad", "the field before it"],
+)
+def test_padding_that_changes_answers_is_told_with_row_and_distance(
+    tmp_path: Path, code: str, spec: dict[str, Any], warned: str
+) -> None:
+    """A mean over what rows are filled up with: the one that is filled up is the wrong one."""
+    done = check_code(tmp_path, code.replace(_MEAN, "ids.mean(axis=1)"), spec)
+
+    assert done.returncode == 1, done.stdout
+    told = "WRONG  row 30 beside the longer row 1 is answered differently than alone: output:"
+    assert told in done.stdout
+    assert warned in done.stderr
+
+
 def test_a_target_that_full_batches_miss_is_said(tmp_path: Path) -> None:
     """C30: in words, and for programs."""
     slow = GOOD.replace("return x", "import time; time.sleep(0.02 * len(x)); return x")

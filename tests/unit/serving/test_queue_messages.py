@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import queue_traffic
-from batchedapi_core.batching import ShapePolicy
-from batchedapi_serving.codecs import Codec, codec_of_shapes
+from batchedapi_serving.codecs import Codec, codec_of
 from batchedapi_serving.codecs.replies import ITEM
 from batchedapi_serving.errors import ServingError
 from batchedapi_serving.ipc import Frame, FrameReader, encode_frame
@@ -50,8 +49,7 @@ def worker_text() -> bytes:
 
 
 CODECS: Final[dict[str, Codec]] = {
-    spec.name: codec_of_shapes(spec, ShapePolicy.BUCKET)
-    for spec in read_methods(methods_text())[0].specs
+    spec.name: codec_of(spec) for spec in read_methods(methods_text())[0].specs
 }
 
 
@@ -211,7 +209,7 @@ def test_methods_with_any_field_changed_are_read_or_named() -> None:
     for what, changed in mutated(orjson.loads(methods_text()), except_in="example"):
         try:
             for spec in read_methods(orjson.dumps(changed))[0].specs:
-                codec_of_shapes(spec, ShapePolicy.BUCKET)
+                codec_of(spec)
             outcomes[what] = True
         except UnreadableError:
             outcomes[what] = False

@@ -36,17 +36,21 @@ class Sample(NamedTuple):
     shape: Any
     """Rows of different shapes never share a batch."""
     cost: int
+    length: int
+    """Bytes of its frame: rows of the same method that are longer have more."""
 
 
 def samples_of(codec: Codec, encoded: Encoded) -> list[Sample]:
     """The rows of a request, each as a sample."""
+    parts = [codec.part(encoded.payload, i, i + 1) for i in range(encoded.rows)]
     return [
         Sample(
-            codec.part(encoded.payload, i, i + 1),
+            part,
             None if encoded.shapes is None else encoded.shapes[i],
             1 if encoded.sizes is None else encoded.sizes[i],
+            sum(map(len, codec.collate([part]).buffers)),
         )
-        for i in range(encoded.rows)
+        for i, part in enumerate(parts)
     ]
 
 
@@ -140,6 +144,8 @@ def random_rows(method: MethodSpec, count: int) -> list[Mapping[str, Array]]:
                 row[name] = random.standard_normal(shape).astype(dtype)
             else:
                 row[name] = random.integers(0, SMALL, shape).astype(dtype)
+            if tensor.pad is not None:  # none that consists of padding
+                row[name].flat[0] = tensor.pad == 0
             if tensor.allow_non_finite and i % 2:
                 row[name].flat[i % row[name].size] = np.nan
         drawn.append(row)
@@ -160,8 +166,9 @@ def findings(
 
     `ignored` are outputs, and members of JSON answers at any depth, that are not compared.
 
-    Every row is asked alone, twice, then among others: together in batches as full as they may
-    be, in reverse, and in batches half as full.
+    Every row is asked alone, the first one twice, then among others: one of each length beside the
+    longest, which pads it; all together in batches as full as they may be, in reverse, and in
+    batches half as full.
     """
     try:
         alone = [method.ask([sample]) for sample in samples]
@@ -188,6 +195,14 @@ def findings(
 def _batches(samples: Sequence[Sample], limit: int) -> Iterator[tuple[str, list[int]]]:
     """Words for a batch, and the samples in it by number."""
     for group in by_shape(samples):
+        longest = max(group, key=lambda i: samples[i].length)
+        of_each = {samples[i].length: i for i in group}
+        for i in of_each.values():
+            pair = [i, longest]
+            if samples[i].length < samples[longest].length and [pair] == [
+                *_filled(samples, pair, limit)
+            ]:
+                yield f"beside the longer row {longest}", pair
         for batch in _filled(samples, group, limit):
             yield f"in a batch of {len(batch)}", batch
         for batch in _filled(samples, group[::-1], limit):
@@ -267,9 +282,16 @@ def array_difference(name: str, expected: Array, got: Array) -> str | None:
         wrong = ~np.where(finite, near, (a == b) | (np.isnan(a) & np.isnan(b)))
     if not wrong.any():
         return None
-    place = tuple(int(i) for i in np.argwhere(wrong)[0])
+    found = [tuple(int(i) for i in place) for place in np.argwhere(wrong)]
+    place = max(found, key=lambda place: _distance(expected[place], got[place]))
     where = f"{name}[{', '.join(map(str, place))}]" if place else name
     return f"{where}: expected {expected[place]:g}, got {got[place]:g}"
+
+
+def _distance(expected: Any, got: Any) -> float:
+    """Of two numbers that differ; one that is not finite is the farthest."""
+    distance = abs(float(expected) - float(got))
+    return distance if math.isfinite(distance) else math.inf
 
 
 def without(value: Any, ignored: AbstractSet[str]) -> Any:

@@ -35,7 +35,7 @@ _TENSOR: Final[Rules] = {
     "dims": None,
     "optional": "every request has every input: send a value for none, or take JSON items",
     "reshape": "reshape it in predict",
-    "allow_ragged_batch": "serverSideBatching.shapePolicy Pad fills rows of several lengths up",
+    "allow_ragged_batch": "Tensor(..., pad=0) in the model fills rows of several lengths up",
     "label_filename": "`encode=` of @batched names a method that makes an answer of a row",
     "*": "do it in predict",
 }

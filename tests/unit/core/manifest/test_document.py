@@ -343,14 +343,12 @@ EVERYTHING: dict[str, Any] = {
                     "maxBatchSize": 8,
                     "batchInterval": "4ms",
                     "maxLatency": "50ms",
-                    "shapePolicy": "Pad",
                 },
             }
         ],
     },
     "serverSideBatching": {
         "preferredBatchSizes": [2, 4],
-        "shapePolicy": "Reject",
         "dispatch": "LeastLoaded",
         "queueOrder": "Deadline",
         "onItemError": "FailBatch",

@@ -15,7 +15,6 @@ from batchedapi_core.batching import (
     LaneChoice,
     QueueOrder,
     Receipts,
-    ShapePolicy,
     SizeUnit,
     Strategy,
 )
@@ -167,7 +166,7 @@ def test_what_is_written_is_in_effect(tmp_path: Path) -> None:
             size_unit=SizeUnit.REQUESTS,
             max_latency=1.0,
             preferred_batch_sizes=(4, 8),
-            shape_policy=ShapePolicy.PAD,
+            pads=True,
             queue_order=QueueOrder.DEADLINE,
         ),
         methods=(),

@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchedapi_core.batching import Receipts, ShapePolicy
+from batchedapi_core.batching import Receipts
 from batchedapi_serving.codecs import DecodedRequest, RequestHead, Wire
 from batchedapi_serving.codecs.named_codec import NamedCodec
 from batchedapi_serving.codecs.replies import INSTANCES, ITEM, NPY, ROWS
 from batchedapi_serving.errors import InvalidInputError, PredictorError, UnsupportedTypeError
 from batchedapi_serving.model.marshalling import input_arrays
 from batchedapi_serving.predictor import MethodSpec, SizeOf, Tensor
-from protocols import named, single
+from protocols import named, padded, single
 
 TOKENS = named(
     {"ids": Tensor("INT64", ["tokens"]), "mask": Tensor("BOOL", ["tokens"])},
@@ -22,9 +22,9 @@ TOKENS = named(
 JSON_HEAD = RequestHead(b"", b"", ())
 
 
-def codec_of(method: MethodSpec, policy: ShapePolicy = ShapePolicy.BUCKET) -> NamedCodec:
+def codec_of(method: MethodSpec) -> NamedCodec:
     """Codec of a method of the API `api`, without receipts."""
-    return NamedCodec(method, policy, "api", Receipts.OFF)
+    return NamedCodec(method, "api", Receipts.OFF)
 
 
 def decode(codec: NamedCodec, value: Any) -> DecodedRequest:
@@ -109,7 +109,7 @@ def test_in_buckets_each_row_has_the_shape_of_its_variable_lengths() -> None:
 
 def test_padded_rows_share_a_batch_and_are_filled_up_with_zeros() -> None:
     """Firsts 3.5: to the longest of the batch, whatever request it is of."""
-    codec = codec_of(TOKENS, ShapePolicy.PAD)
+    codec = codec_of(padded(TOKENS))
     first = decode(codec, {"instances": [row(1), row(2, 3)]})
     second = decode(codec, row(4, 5, 6))
 
@@ -122,7 +122,7 @@ def test_padded_rows_share_a_batch_and_are_filled_up_with_zeros() -> None:
 
 def test_padding_fills_up_every_named_dimension() -> None:
     """Not the first alone."""
-    codec = codec_of(single(Tensor("FP32", ["a", 2, "b"])), ShapePolicy.PAD)
+    codec = codec_of(padded(single(Tensor("FP32", ["a", 2, "b"]))))
 
     arrays = arrays_of(
         codec, decode(codec, [[[1], [2]], [[3], [4]]]), decode(codec, [[[5, 6]] * 2])

@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 import pytest
 
-from batchedapi_core.batching import Receipts, ShapePolicy
+from batchedapi_core.batching import Receipts
 from batchedapi_serving.codecs import Codec, DecodedRequest, Wire
 from batchedapi_serving.codecs.named_codec import NamedCodec
 from batchedapi_serving.codecs.open_inference_pb2 import ModelInferResponse
@@ -159,7 +159,7 @@ def test_each_input_allows_for_itself_also_with_variable_dimensions() -> None:
     method = named(
         {"a": Tensor("FP32", ["n"], allow_non_finite=True), "b": Tensor("FP32", ["n"])}, {}
     )
-    codec = NamedCodec(method, ShapePolicy.BUCKET, "api", Receipts.OFF)
+    codec = NamedCodec(method, "api", Receipts.OFF)
 
     one = plain(codec, [{"a": [None, 1], "b": [1, 2]}])
     other = packed(codec, [{"a": [NAN, 1.0], "b": [1, 2]}])

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchedapi_core import contract
-from batchedapi_core.batching import ShapePolicy, SizeUnit
+from batchedapi_core.batching import SizeUnit
 from batchedapi_serving.codecs import RequestHead, Wire, codec_for
 from batchedapi_serving.codecs.named_codec import FREE_BYTES, freely_padded, padding_class
 from batchedapi_serving.predictor import Tensor
 from batchedapi_serving.settings import BatchingSettings, MethodSettings
-from protocols import named, single
+from protocols import named, padded, single
 
 IMAGES = single(Tensor("FP32", ["height", "width", 3]))
 TOKENS = named({"ids": Tensor("INT64", ["tokens"]), "mask": Tensor("UINT8", ["tokens"])}, {})
@@ -57,8 +57,8 @@ def test_no_batch_is_larger_than_what_is_free_or_four_times_what_was_sent(
 
 def test_one_long_row_does_not_make_its_batch_long() -> None:
     """Together they were 2 rows of 300 x 300; a tall and a wide one of 30000 would be 21 GB."""
-    batching = BatchingSettings(max_batch_size=64, shape_policy=ShapePolicy.PAD)
-    codec = codec_for(IMAGES, MethodSettings("predict", None, None, batching), "api")
+    batching = BatchingSettings(max_batch_size=64)
+    codec = codec_for(padded(IMAGES), MethodSettings("predict", None, None, batching), "api")
     tall, wide, small = ([[[0] * 3] * w] * h for h, w in ((300, 1), (1, 300), (2, 2)))
 
     decoded = codec.decode(
@@ -71,8 +71,8 @@ def test_one_long_row_does_not_make_its_batch_long() -> None:
 @pytest.mark.parametrize(("unit", "free"), [(SizeUnit.ROWS, True), (SizeUnit.REQUESTS, False)])
 def test_the_bound_is_of_rows_and_not_of_requests(unit: SizeUnit, *, free: bool) -> None:
     """64 requests may have as many rows as each may have."""
-    batching = BatchingSettings(max_batch_size=64, size_unit=unit, shape_policy=ShapePolicy.PAD)
-    codec = codec_for(TOKENS, MethodSettings("predict", None, None, batching), "api")
+    batching = BatchingSettings(max_batch_size=64, size_unit=unit)
+    codec = codec_for(padded(TOKENS), MethodSettings("predict", None, None, batching), "api")
     row = {"ids": np.zeros((1, 1000), "<i8"), "mask": np.zeros((1, 1000), "|u1")}
 
     assert free == (codec.from_arrays(row, "array").shapes is None)

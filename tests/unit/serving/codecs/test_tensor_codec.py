@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from batchedapi_core import contract
-from batchedapi_core.batching import Receipts, ShapePolicy
+from batchedapi_core.batching import Receipts
 from batchedapi_serving.codecs import Answer, Codec, Reply, RequestHead, Wire, codec_for
 from batchedapi_serving.codecs.interface import Item
 from batchedapi_serving.codecs.replies import INSTANCES, ITEM, NPY, ROWS
@@ -250,7 +250,6 @@ def test_a_method_has_the_codec_of_what_it_declares(method: MethodSpec, codec: s
 
     assert codec == type(found).__name__
     assert (method, "api", Receipts.ALL) == (found.method, found.api_name, found.receipts)
-    assert ShapePolicy.BUCKET is settings.batching.shape_policy
 
 
 def test_rows_of_another_language_are_packed_alike() -> None:

@@ -5,8 +5,7 @@ import sys
 
 import pytest
 
-from batchedapi_core.batching import ShapePolicy
-from batchedapi_serving.codecs import RequestHead, Wire, codec_of_shapes
+from batchedapi_serving.codecs import RequestHead, Wire, codec_of
 from batchedapi_serving.predictor import MethodSpec, Tensor
 from protocols import named, single
 
@@ -32,7 +31,7 @@ def test_every_kind_of_method_is_spoken_to_in_every_language(
     method: MethodSpec, wire: Wire, value: bytes
 ) -> None:
     """Firsts 3.7: batched below the protocol, so rows are the same whatever it was."""
-    codec = codec_of_shapes(method, ShapePolicy.BUCKET)
+    codec = codec_of(method)
     rows = (b'{"input":[1,2]}', b'{"input":[3,4]}') if not method.single_input else (b"[1,2]",) * 2
     body = value if wire is Wire.V2 else value % rows
 

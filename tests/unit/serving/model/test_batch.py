@@ -16,7 +16,7 @@ from batchedapi_serving.codecs.item_codec import CallCodec
 from batchedapi_serving.model.batch import BatchRunner, Result
 from batchedapi_serving.model.marshalling import split_items
 from batchedapi_serving.predictor import MethodSpec
-from protocols import single
+from protocols import codec_of, padded, single
 
 ITEMS = MethodSpec("predict", batched=True)
 CALL = MethodSpec("predict", batched=False)
@@ -41,6 +41,55 @@ def run(method: MethodSpec, behaviour: Any, rows: int = 2, payload: bytes | None
         payload = bytes(8 * rows) if method.inputs else items
     runner = BatchRunner(Answering(behaviour), [method])
     return runner.run({"method": "predict", "rows": rows}, payload)
+
+
+class Masked:
+    """Takes what is beside rows; `tokens` is async."""
+
+    def predict(self, x: Any, attention_mask: Any, lengths: Any) -> Any:
+        """Of each row, the sum of what was sent, and its length."""
+        assert attention_mask.dtype == np.int64
+        assert (lengths["tokens"] == attention_mask.sum(axis=1)).all()
+        return (x * attention_mask).sum(axis=1)
+
+    async def tokens(self, x: Any, attention_mask: Any) -> Any:
+        """The mask itself, with rows along its last dimension."""
+        return attention_mask + 0 * x
+
+
+@pytest.mark.parametrize("pad", [0, 7])
+def test_a_method_is_given_the_mask_and_the_lengths_that_it_declares(pad: int) -> None:
+    """What fills rows up counts for nothing, whatever it is."""
+    spec = padded(single(Tensor("INT64", ["tokens"]), Tensor("INT64", [])), pad)
+    encoded = codec_of(spec).from_rows([[1, 2], [3], [4, 5, 6]], "rows")
+    batch = codec_of(spec).collate([encoded.payload])
+    meta = {"method": "predict", "rows": 3, **batch.meta}
+
+    answer, buffers = BatchRunner(Masked(), [spec]).run(meta, b"".join(batch.buffers))
+
+    assert [pad] * 3 == np.frombuffer(batch.buffers[0], "<i8").reshape(3, 3)[
+        [0, 1, 1], [2, 1, 2]
+    ].tolist()
+    results = codec_of(spec).results(answer, b"".join(buffers))
+    assert [b"3", b"3", b"15"] == [item.body for item in results.items(0, 3)]
+
+
+async def test_a_mask_has_a_dimension_for_each_named_length_and_rows_where_they_are() -> None:
+    """As the array beside it has them."""
+    tensor = Tensor("INT64", ["a", "b"])
+    spec = dataclasses.replace(
+        padded(single(tensor, tensor, "tokens")), batch_dim=(2, 2), is_async=True
+    )
+    codec = codec_of(spec)
+    rows = [[[5, 5, 5]], [[5], [5]]]
+    batch = codec.collate([codec.from_rows(rows, "rows").payload])
+    meta = {"method": "tokens", "rows": 2, **batch.meta}
+
+    runner = BatchRunner(Masked(), [spec])
+    answer, buffers = await runner.run_async(meta, b"".join(batch.buffers))
+
+    results = codec.results(answer, b"".join(buffers))
+    assert [b"[[1,1,1]]", b"[[1],[1]]"] == [item.body for item in results.items(0, 2)]
 
 
 def call(behaviour: Any, body: bytes, content_type: bytes = b"", query: bytes = b"") -> Result:

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchedapi_core.batching import ShapePolicy
-from batchedapi_serving.codecs import Codec, RequestHead, Wire, codec_of_shapes
+from batchedapi_serving.codecs import Codec, RequestHead, Wire, codec_of
 from batchedapi_serving.codecs.replies import ITEM
 from batchedapi_serving.errors import ClientError
 from batchedapi_serving.model.batch import BatchRunner
@@ -102,7 +101,7 @@ def answers(method: MethodSpec, codec: Codec, requests: Sequence[Any]) -> list[b
 def test_batched_answers_are_those_of_one_by_one(batch: tuple[MethodSpec, list[Any]]) -> None:
     """Firsts 3.8, N17, B14: for any types, shapes and batch dimensions, padded or not."""
     method, rows = batch
-    codec = codec_of_shapes(method, ShapePolicy.PAD)
+    codec = codec_of(method)
 
     together = answers(method, codec, rows)
 
@@ -115,7 +114,7 @@ def test_what_is_padded_is_cut_back_to_what_it_was(batch: tuple[MethodSpec, list
     """Firsts 3.5: nobody sees another's length."""
     method, rows = batch
 
-    echoed = answers(method, codec_of_shapes(method, ShapePolicy.PAD), rows)
+    echoed = answers(method, codec_of(method), rows)
 
     assert rows == [orjson.loads(body) for body in echoed]
 
@@ -127,7 +126,7 @@ def test_frames_and_joins_change_nothing(
 ) -> None:
     """N13, N22: an oversize request is put together in any web process."""
     method, rows = batch
-    codec = codec_of_shapes(method, ShapePolicy.PAD)
+    codec = codec_of(method)
     cut = data.draw(st.integers(0, len(rows) - 1))
     encoded = codec.from_rows(rows, "rows")
     runner = BatchRunner(Echo(method), [method])
@@ -170,9 +169,9 @@ def test_any_mutation_of_a_request_is_rows_or_the_clients_error(
         body[at : at + data.draw(st.integers(0, 3))] = patch
         body = body or bytearray(b" ")
     codecs = [
-        codec_of_shapes(method, ShapePolicy.BUCKET),
-        codec_of_shapes(MethodSpec("predict", batched=True), ShapePolicy.BUCKET),
-        codec_of_shapes(MethodSpec("predict", batched=False), ShapePolicy.BUCKET),
+        codec_of(method),
+        codec_of(MethodSpec("predict", batched=True)),
+        codec_of(MethodSpec("predict", batched=False)),
     ]
 
     for codec in codecs:
@@ -193,9 +192,8 @@ HOSTILE = [
 @pytest.mark.parametrize("body", HOSTILE, ids=lambda body: repr(body[:20]))
 def test_hostile_bodies_are_refused_or_plain_json(body: bytes) -> None:
     """S9: nesting, numbers of a million digits, byte order marks, bad UTF-8."""
-    codec = codec_of_shapes(
-        MethodSpec("predict", batched=True, inputs={"x": Tensor("FP32", [2])}, single_input=True),
-        ShapePolicy.BUCKET,
+    codec = codec_of(
+        MethodSpec("predict", batched=True, inputs={"x": Tensor("FP32", [2])}, single_input=True)
     )
 
     with pytest.raises(ClientError):

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from batchedapi_core.batching import ShapePolicy
 from batchedapi_serving import Tensor, batched, endpoint
 from batchedapi_serving.errors import LoadError
-from batchedapi_serving.model.loading import served_methods
+from batchedapi_serving.model.loading import beside_rows, served_methods
 from batchedapi_serving.predictor import MethodSpec, default_method
 from batchedapi_serving.settings import BatchingSettings, MethodSettings, ReplicaSettings
 
@@ -17,11 +16,11 @@ X = Tensor("FP32", [4])
 
 
 def settings(
-    *methods: MethodSettings, size: int | None = None, policy: ShapePolicy = ShapePolicy.BUCKET
+    *methods: MethodSettings, size: int | None = None, pads: bool = False
 ) -> ReplicaSettings:
     """Settings of a manifest about batching; nothing else is looked at."""
     nothing: dict[str, Any] = {field.name: None for field in dataclasses.fields(ReplicaSettings)}
-    batching = BatchingSettings(max_batch_size=size, shape_policy=policy)
+    batching = BatchingSettings(max_batch_size=size, pads=pads)
     return ReplicaSettings(**{**nothing, "batching": batching, "methods": methods})
 
 
@@ -31,10 +30,10 @@ def of(
     batched: bool | None = None,
     batch_dim: tuple[int, int] | None = None,
     size: int | None = None,
-    policy: ShapePolicy = ShapePolicy.BUCKET,
+    pads: bool = False,
 ) -> MethodSettings:
     """Settings of a manifest about one method."""
-    batching = BatchingSettings(max_batch_size=size, shape_policy=policy)
+    batching = BatchingSettings(max_batch_size=size, pads=pads)
     return MethodSettings(name, batched, batch_dim, batching)
 
 
@@ -281,11 +280,6 @@ for index in range(33):
             settings(of("embed", batch_dim=(2, 0))),
             "Many.embed: batch_dim: expected at most 1 for 'input'",
         ),
-        (
-            Many,
-            settings(policy=ShapePolicy.REJECT),
-            "Many.read: tokens differs from row to row, which shapePolicy Reject refuses; write a",
-        ),
         (Yields, settings(), "Yields.predict: yields its answer, which a batch cannot do; return"),
         (
             Streams,
@@ -316,6 +310,44 @@ def test_what_cannot_be_served_says_what_to_do(
 ) -> None:
     """Before any process says that it is ready: kind of mistake, class.method, what to write."""
     assert refusal(predictor, given).startswith(message)
+
+
+def test_who_padded_by_the_manifest_pads_for_one_more_release() -> None:
+    """The removed shapePolicy Pad: of all inputs with a named length, unless the class says pad."""
+    (read,) = (spec for spec in served_methods(Many, settings(pads=True)) if spec.name == "read")
+    (kept,) = (spec for spec in served_methods(Many, settings()) if spec.name == "read")
+
+    assert {name: one.pad for name, one in read.inputs.items()} == {
+        name: 0 if one.variable else None for name, one in kept.inputs.items()
+    }
+    assert (True, False) == (read.pads, kept.pads)
+
+
+class Beside:
+    """Takes more than rows."""
+
+    @batched(inputs=Tensor("INT64", ["tokens"]))
+    def predict(self, ids: Any, lengths: Any, *, attention_mask: Any) -> Any:
+        """All that there is."""
+        return ids, lengths, attention_mask
+
+
+class BesideFixed:
+    """Takes a mask of rows that have no lengths."""
+
+    @batched(inputs=X)
+    def predict(self, x: Any, attention_mask: Any) -> Any:
+        """It is not given one."""
+        return x, attention_mask
+
+
+def test_a_mask_is_given_where_rows_have_lengths() -> None:
+    """Anywhere else nobody could say what it is."""
+    (spec,) = served_methods(Beside, settings())
+
+    assert ("attention_mask", "lengths") == beside_rows(Beside.predict, spec)
+    with pytest.raises(LoadError, match=r"is called with \(rows\), but is written as"):
+        served_methods(BesideFixed, settings())
 
 
 def test_decorated_and_static_methods_are_called_as_they_are() -> None:

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from batchedapi_core.batching import ShapePolicy
-from batchedapi_serving.codecs import codec_of_shapes
+from batchedapi_serving.codecs import codec_of
 from batchedapi_serving.codecs.interface import Item
 from batchedapi_serving.codecs.submits import submitted_rows
 from batchedapi_serving.errors import InvalidInputError
@@ -110,7 +109,7 @@ async def test_one_item_is_always_let_through() -> None:
 def test_rows_are_not_submitted_to_a_stream() -> None:
     """A generator is an ordinary method to its own class."""
     spec = MethodSpec("tokens", batched=False, is_async=True, streams=True)
-    codec = codec_of_shapes(spec, ShapePolicy.PAD)
+    codec = codec_of(spec)
 
     with pytest.raises(InvalidInputError, match=r"iterate over self\.tokens"):
         submitted_rows(codec, {"method": "tokens"}, b"[1]")

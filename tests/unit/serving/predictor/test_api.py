@@ -238,6 +238,51 @@ def test_a_name_is_a_length_that_differs_from_row_to_row() -> None:
         _ = tensor.items_per_row
 
 
+@pytest.mark.parametrize(
+    ("dtype", "pad"),
+    [("INT8", -128), ("UINT64", 2**64 - 1), ("BOOL", True), ("BOOL", 0), ("FP16", -1.5)],
+)
+def test_an_input_says_what_fills_it_up(dtype: str, pad: float) -> None:
+    """Across processes too; it makes another tensor of it."""
+    tensor = Tensor(dtype, ["tokens"], pad=pad)
+    spec = MethodSpec("predict", batched=True, inputs={"x": tensor})
+
+    assert f"Tensor({dtype!r}, ['tokens'], pad={pad!r})" == repr(tensor)
+    assert spec == MethodSpec.from_json(json.loads(json.dumps(spec.to_json())))
+    assert tensor != Tensor(dtype, ["tokens"])
+    assert spec.pads
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "pad"),
+    [
+        ("INT8", ["n"], 128), ("UINT8", ["n"], -1), ("INT64", ["n"], 0.0), ("INT64", ["n"], True),
+        ("BOOL", ["n"], 2), ("FP32", ["n"], float("nan")), ("FP32", ["n"], "0"), ("FP32", [3], 0),
+    ],
+)  # fmt: skip
+def test_a_pad_is_a_number_of_the_type_beside_a_named_length(
+    dtype: str, shape: list[int | str], pad: Any
+) -> None:
+    """Where all rows are of one length there is nothing to fill."""
+    with pytest.raises(ValueError, match=f"expected pad to be a finite number of {dtype} beside"):
+        Tensor(dtype, shape, pad=pad)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs"),
+    [
+        ({"a": Tensor("INT8", ["n"], pad=0), "b": Tensor("INT8", ["n"])}, None),
+        (Tensor("INT8", ["n"]), Tensor("INT8", ["n"], pad=0)),
+    ],
+)
+def test_all_inputs_with_lengths_say_pad_or_none_does(inputs: Any, outputs: Any) -> None:
+    """A batch of rows that are padded in part has no shape."""
+    with pytest.raises(ValueError, match="expected pad for every input that has a named length"):
+        batched(inputs=inputs, outputs=outputs)
+    fine = {"a": Tensor("INT8", ["n"], pad=0), "b": Tensor("INT8", [2])}
+    batched(inputs=fine, outputs=Tensor("INT8", ["n"]))
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_only_types_that_have_nan_can_allow_it(dtype: str) -> None:
     """For the others it would say nothing."""

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchedapi_core.batching import ShapePolicy
 from batchedapi_serving.codecs import codec_for
 from batchedapi_serving.errors import InvalidInputError
 from batchedapi_serving.laptop.checking.__main__ import FEWEST_RUNS, time_batches
@@ -16,6 +15,7 @@ from batchedapi_serving.laptop.checking.equality import (
     AskedMethod,
     FailedError,
     Sample,
+    array_difference,
     by_shape,
     choose_samples,
     findings,
@@ -23,6 +23,7 @@ from batchedapi_serving.laptop.checking.equality import (
 from batchedapi_serving.model.batch import BatchRunner
 from batchedapi_serving.predictor import MethodSpec, Tensor
 from batchedapi_serving.settings import BatchingSettings, MethodSettings
+from protocols import padded, single
 
 ROW = MethodSpec(
     "predict",
@@ -54,10 +55,9 @@ def asked(
     spec: MethodSpec,
     function: Callable[[Any], Any],
     items: Sequence[Any] | None = None,
-    policy: ShapePolicy = ShapePolicy.BUCKET,
 ) -> tuple[AskedMethod, list[Sample]]:
     """The method and rows to ask it with."""
-    settings = MethodSettings("predict", None, None, BatchingSettings(shape_policy=policy))
+    settings = MethodSettings("predict", None, None, BatchingSettings())
     codec = codec_for(spec, settings, "api")
     runner = BatchRunner(Model(function), [spec])
     return AskedMethod(codec, runner.run), choose_samples(codec, items).rows
@@ -155,15 +155,48 @@ def test_items_the_method_does_not_take_are_refused() -> None:
 
 def test_padded_batches_are_compared_too() -> None:
     """D15: zeros that count, as in a mean over the padding, are found."""
-    good = found(TOKENS, lambda x: {"sum": x["ids"].sum(axis=1)}, policy=ShapePolicy.PAD)
-    bad = found(
-        TOKENS,
-        lambda x: {"sum": np.full(len(x["ids"]), x["ids"].shape[1])},
-        policy=ShapePolicy.PAD,
-    )
+    good = found(padded(TOKENS), lambda x: {"sum": x["ids"].sum(axis=1)})
+    bad = found(padded(TOKENS), lambda x: {"sum": np.full(len(x["ids"]), x["ids"].shape[1])})
 
     assert good == []
-    assert "in a batch of 8" in bad[0]
+    assert bad[0] == (
+        "row 30 beside the longer row 1 is answered differently than alone: sum: expected 3, got 8"
+    )
+    assert "row 0 in a batch of 8 is answered differently than alone: sum:" in bad[1]
+
+
+def test_rows_that_are_padded_are_never_all_padding() -> None:
+    """A model that takes the pad for no number would answer NaN to a row of nothing else."""
+    spec = padded(single(Tensor("FP32", ["n"]), Tensor("FP32", [])), pad=0)
+    ones = padded(single(Tensor("INT64", ["n"]), Tensor("FP32", [])), pad=1)
+
+    def mean(x: Any, pad: float) -> Any:
+        return (x * (x != pad)).sum(axis=1) / (x != pad).sum(axis=1)
+
+    assert [] == found(spec, lambda x: mean(x, 0).astype("f4"))
+    assert [] == found(ones, lambda x: mean(x, 1).astype("f4"))
+
+
+def test_items_of_different_lengths_are_asked_beside_the_longest() -> None:
+    """Their method pads them itself; the mistake is told of the row that it changes."""
+    items = MethodSpec("predict", batched=True, max_batch_size=8)
+    texts = ["abc", "a", "abcdef", "b"]
+
+    def longest(rows: list[str]) -> list[int]:
+        return [max(map(len, rows))] * len(rows)
+
+    assert [] == found(items, lambda rows: [len(row) for row in rows], items=texts)
+    told = "beside the longer row 2 is answered differently than alone: answer: expected"
+    wrong = [f"row 0 {told} 3, got 6", f"row 3 {told} 1, got 6"]
+    assert wrong == found(items, longest, items=texts)[:2]
+
+
+def test_the_largest_difference_is_told() -> None:
+    """By how much an answer is wrong says whether it is a mistake or a loose library."""
+    expected, got = np.array([1.0, 2, 3], "f4"), np.array([1.1, 2, np.nan], "f4")
+
+    assert "x[2]: expected 3, got nan" == array_difference("x", expected, got)
+    assert "x[0]: expected 1, got 9" == array_difference("x", expected, np.array([9, 2.5, 3], "f4"))
 
 
 def test_rows_of_different_shapes_never_share_a_batch() -> None:
@@ -181,7 +214,7 @@ def test_rows_of_different_shapes_never_share_a_batch() -> None:
 
 def test_the_largest_group_of_shapes_comes_first() -> None:
     """It is the one that is timed."""
-    samples = [Sample(None, shape, 1) for shape in ("a", "b", "b")]
+    samples = [Sample(None, shape, 1, 1) for shape in ("a", "b", "b")]
 
     assert [[1, 2], [0]] == by_shape(samples)
 
