@@ -241,6 +241,12 @@ class Values(ManifestModel):
     resources: Resources = Field(default_factory=Resources, description=Resources.__doc__)
     crds: Crds = Field(default_factory=Crds, description=Crds.__doc__)
     user_roles: UserRoles = Field(default_factory=UserRoles, description=UserRoles.__doc__)
+    image_volumes: bool = Field(
+        False,
+        description="Whether models at `oci://` are volumes of kind image: needs Kubernetes 1.35,"
+        " or 1.31 with the feature gate ImageVolume, and nodes whose runtime has them. A"
+        " change starts the pods of these APIs anew.",
+    )
     pod_disruption_budgets: PodDisruptionBudgets = Field(
         default_factory=PodDisruptionBudgets, description=PodDisruptionBudgets.__doc__
     )

@@ -87,7 +87,7 @@ MANIFEST_FILE: Final = "batchedapi.yaml"
 KEYS_DIRECTORY: Final = "/etc/batchedapi-keys"
 """Where the operator mounts the Secret of `networking.apiKeys`."""
 MODEL_DIRECTORY: Final = "/mnt/model"
-"""Where the operator mounts the claim of a `pvc://` model, read-only, or that of the cache."""
+"""Where the operator mounts a model, read-only: a claim or an image; or the claim of its cache."""
 TERMINATION_LOG: Final = "/dev/termination-log"
 """Where a failed start says why, as one JSON object {"reason", "message"}."""
 

@@ -84,6 +84,13 @@ class _PodDefaults(click.ParamType[Pod]):
     help="JSON as of spec.pod, for what an API does not say; from its next revision on.",
 )
 @click.option(
+    "--image-volumes/--no-image-volumes",
+    default=False,
+    envvar=f"{ENVIRONMENT_PREFIX}_IMAGE_VOLUMES",
+    show_envvar=True,
+    help="Whether models at oci:// are volumes of kind image. Absent: replicas pull them.",
+)
+@click.option(
     "--watch-namespace",
     "namespaces",
     multiple=True,
@@ -165,6 +172,7 @@ def main(
     *,
     serving_image: str,
     pod_defaults: Pod,
+    image_volumes: bool,
     namespaces: tuple[str, ...],
     disruption_budgets: bool,
     admin_peers: tuple[JsonObject, ...],
@@ -182,6 +190,7 @@ def main(
     settings = Settings(
         serving_image=serving_image,
         pod_defaults=pod_defaults.over(SPREAD),
+        image_volumes=image_volumes,
         namespaces=Namespaces(namespaces),
         policies=Policies(
             disruption_budgets,

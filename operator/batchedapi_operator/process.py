@@ -90,6 +90,8 @@ class Settings:
     """Always on loopback."""
     pod_defaults: Pod = SPREAD
     """Under the settings of the pods of every API, from its next revision on."""
+    image_volumes: bool = False
+    """Images of models are mounted by Kubernetes, and not pulled by replicas."""
     lease_name: str = contract.MANAGED_BY
     """Name of the Lease that the replicas of a release share: its holder acts."""
     lease_namespace: str = "default"
@@ -166,6 +168,7 @@ class _Operator:
             settings.serving_image,
             policies=settings.policies,
             pod_defaults=settings.pod_defaults,
+            image_volumes=settings.image_volumes,
             forget=self._autoscaler.forget,
         )
         self._queue = WorkQueue(reconciler.reconcile, self._metrics.reconciled)

@@ -42,6 +42,7 @@
   "userRoles": {
     "install": true
   },
+  "imageVolumes": false,
   "podDisruptionBudgets": {
     "enabled": true
   },

@@ -2,7 +2,7 @@
 
 import enum
 import re
-from typing import Annotated, ClassVar, Final, TypeVar
+from typing import Annotated, ClassVar, Final, Self, TypeVar
 
 from pydantic import AfterValidator, Field, JsonValue, StringConstraints
 
@@ -33,6 +33,10 @@ MODEL_URI: Final = (
     r"|hf://[^/@\s]+/[^/@\s]+(@[^/@\s]+)?(/|$)|oci://[^/@\s]+/[^@\s]+@sha256:[0-9a-f]{64}(/|$)"
     r"|pvc://[a-z0-9]([a-z0-9.-]*[a-z0-9])?(/|$))[^\s]*$"
 )
+
+OCI: Final = "oci://"
+_IMAGE_VOLUME: Final = "image://"
+"""In place of OCI, in no manifest: what the operator mounts."""
 
 OWN_VARIABLES: Final = ("PATH", "PYTHONPATH", "PYTHONHOME")
 OWN_PREFIXES: Final = ("LD_", "BATCHEDAPI_")
@@ -245,6 +249,25 @@ class ModelSpec(ManifestModel):
         """The format, as it is written or as the name tells; None: neither does."""
         return self.format or format_of_name(self.uri)
 
+    def with_image_mounted(self) -> Self:
+        """An `oci://` model as the operator mounts it: there is nothing to fetch or to keep."""
+        if not self.uri.startswith(OCI):
+            return self
+        mounted = f"{_IMAGE_VOLUME}{self.uri.removeprefix(OCI)}"
+        return self.model_copy(update={"uri": mounted, "cache": None})
+
+    @property
+    def image(self) -> str | None:
+        """Reference of the image that is mounted, as with_image_mounted says."""
+        return self._image_and_path[0] if self.uri.startswith(_IMAGE_VOLUME) else None
+
+    @property
+    def _image_and_path(self) -> tuple[str, str]:
+        """At the digest's end the path begins."""
+        name, _, rest = self.uri.removeprefix(_IMAGE_VOLUME).partition("@")
+        digest, _, path = rest.partition("/")
+        return f"{name}@{digest}", path
+
     @property
     def claim(self) -> str | None:
         """PersistentVolumeClaim that a `pvc://` model is in."""
@@ -252,10 +275,13 @@ class ModelSpec(ManifestModel):
 
     @property
     def served_uri(self) -> str:
-        """The address that a replica is told: a claim is a folder of its own."""
-        if self.claim is None:
+        """The address that a replica is told: a claim or an image is a folder of its own."""
+        if self.image is not None:
+            path = self._image_and_path[1].strip("/")
+        elif self.claim is not None:
+            path = self.uri.removeprefix(f"pvc://{self.claim}").strip("/")
+        else:
             return self.uri
-        path = self.uri.removeprefix(f"pvc://{self.claim}").strip("/")
         return f"file://{contract.MODEL_DIRECTORY}/{path}".rstrip("/")
 
 

@@ -253,6 +253,14 @@ class BatchedAPI(ManifestModel):
         ),
     )
 
+    def with_image_mounted(self) -> Self:
+        """The same API; its model's image is mounted, see ModelSpec.with_image_mounted."""
+        predictor = self.spec.predictor
+        if predictor.model is None:
+            return self
+        mounted = predictor.model_copy(update={"model": predictor.model.with_image_mounted()})
+        return self.model_copy(update={"spec": self.spec.model_copy(update={"predictor": mounted})})
+
     def with_pod_defaults(self, defaults: Pod) -> Self:
         """The same with `defaults` under its settings of the pods."""
         pod = self.spec.pod.over(defaults)

@@ -127,6 +127,7 @@ def plan(
     refusal: InvalidSpecError | None = None,
     hindrance: NewCondition | None = None,
     defaults: Pod = SPREAD,
+    image_volumes: bool = False,
 ) -> Plan:
     """Decide what to write.
 
@@ -139,12 +140,14 @@ def plan(
         refusal: What the apiserver said to the last try; its plan writes nothing but the status.
         hindrance: Why a write failed of which the API is not to blame; the same.
         defaults: What lies under the settings of the pods of a new revision.
+        image_volumes: The cluster mounts images, so an `oci://` model is mounted.
     """
     metadata, key, uid = document["metadata"], ObjectKey.of(document), document["metadata"]["uid"]
     moment, ours = datetime.fromisoformat(now), without_others(uid, observed)
     subject = _subject(
-        document, observed, ours, default_image, defaults=defaults, policies=policies
-    )
+        document, observed, ours, default_image,
+        defaults=defaults, policies=policies, image_volumes=image_volumes,
+    )  # fmt: skip
     api, revision, problem = subject.api, subject.revision, refusal or subject.problem
     deleted, waits = deletion(metadata), None
     if problem is None and api is not None:
@@ -183,12 +186,15 @@ def _subject(
     *,
     defaults: Pod,
     policies: Policies,
+    image_volumes: bool,
 ) -> StatusSubject:
     """As far as the manifest can be used, and the first thing that is wrong with it."""
     metadata, key = document["metadata"], ObjectKey.of(document)
     known = StatusSubject(metadata["name"], metadata.get("generation", 0), None, None, "", None)
     try:
         api = parsed(document)
+        if image_volumes:
+            api = api.with_image_mounted()
         known = replace(known, api=api)
         revision = _revision(api, ours, defaults)
         known = replace(known, revision=revision)

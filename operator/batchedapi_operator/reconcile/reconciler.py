@@ -55,6 +55,7 @@ class Reconciler:
         *,
         policies: Policies = NO_POLICIES,
         pod_defaults: Pod = SPREAD,
+        image_volumes: bool = False,
         forget: Callable[[ObjectKey], None] = lambda _: None,
         wall: Callable[[], datetime] = utc_now,
     ) -> None:
@@ -63,6 +64,7 @@ class Reconciler:
         self._serving_image = serving_image
         self._policies = policies
         self._pod_defaults = pod_defaults
+        self._image_volumes = image_volumes
         self._forget = forget
         self._wall = wall
         self._executor = PlanExecutor(cluster, wall)
@@ -182,6 +184,7 @@ class Reconciler:
             rfc3339(self._wall()),
             policies=self._policies,
             defaults=self._pod_defaults,
+            image_volumes=self._image_volumes,
             refusal=refusal,
             hindrance=hindrance,
         )

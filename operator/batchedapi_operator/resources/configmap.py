@@ -70,8 +70,8 @@ def revision_of(
     manifest = serving_slice(api)
     hashed: list[object] = [manifest, api.spec.predictor.image, dict(data), dict(binary_data)]
     model = api.spec.predictor.model
-    if model is not None and model.claim is not None:
-        hashed.append(model.claim)  # the slice names the folder that it is mounted at alone
+    if model is not None and (mounted := model.claim or model.image):
+        hashed.append(mounted)  # the slice names the folder that it is mounted at alone
     digest = ""
     if running is not None and running.defaults is not None:
         digest = _named(hashed, api.with_pod_defaults(running.defaults), running)

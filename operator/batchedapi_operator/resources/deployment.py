@@ -236,7 +236,12 @@ def _pod(api: BatchedAPI, revision: Revision, image: str) -> JsonObject:
     keys = [] if worker else _keys(api)
     model, memory = api.spec.predictor.model, api.spec.pod.shared_memory
     volumes, mounts = _own_volumes(revision), _own_mounts()
-    if model is not None and (claim := model.claim or (model.cache and model.cache.pvc)):
+    if model is not None and model.image is not None:
+        volumes.append({"name": _MODEL_VOLUME, "image": {"reference": model.image}})
+        mounts.append(
+            {"name": _MODEL_VOLUME, "mountPath": contract.MODEL_DIRECTORY, "readOnly": True}
+        )
+    elif model is not None and (claim := model.claim or (model.cache and model.cache.pvc)):
         access = {"readOnly": True} if model.claim else {}
         volumes.append(
             {"name": _MODEL_VOLUME, "persistentVolumeClaim": {"claimName": claim, **access}}

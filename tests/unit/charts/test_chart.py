@@ -241,6 +241,12 @@ def test_addresses_are_made_and_granted_only_where_they_are_asked_for(
     assert {"configmaps", *expected} == kinds
 
 
+def test_images_of_models_are_mounted_where_the_cluster_does_it() -> None:
+    """The installer knows what its nodes can do; replicas pull them by default."""
+    assert "false" == environment(render())["BATCHEDAPI_IMAGE_VOLUMES"]
+    assert "true" == environment(render("imageVolumes=true"))["BATCHEDAPI_IMAGE_VOLUMES"]
+
+
 def test_pods_have_budgets_unless_they_have_others() -> None:
     """The operator's own, and what it is told of those of the APIs."""
     budget = only(render(), "PodDisruptionBudget")

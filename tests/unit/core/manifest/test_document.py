@@ -410,6 +410,31 @@ def test_a_claim_is_a_folder_to_its_replicas(uri: str, claim: str | None, served
     assert served == serving_slice(api)["spec"]["predictor"]["model"]["uri"]
 
 
+@pytest.mark.parametrize(
+    ("path", "served"), [("", "file:///mnt/model"), ("/a/b.onnx/", "file:///mnt/model/a/b.onnx")]
+)
+def test_an_image_that_is_mounted_is_a_folder_to_its_replicas(path: str, served: str) -> None:
+    """It is there before they start, and the node keeps it: a cache would do nothing."""
+    reference = f"registry.example:5000/models/a@sha256:{'0' * 64}"
+    model = {"uri": f"oci://{reference}{path}", "cache": {"pvc": "models"}}
+    pulled = parse_api(document({"predictor": {"path": "m:C", "model": model}}))
+
+    mounted = pulled.with_image_mounted()
+
+    assert mounted.spec.predictor.model is not None
+    assert reference == mounted.spec.predictor.model.image
+    assert {"uri": served} == serving_slice(mounted)["spec"]["predictor"]["model"]
+    assert model == serving_slice(pulled)["spec"]["predictor"]["model"]
+
+
+@pytest.mark.parametrize("model", [{}, {"model": {"uri": "s3://b/k"}}])
+def test_what_is_no_image_is_not_mounted(model: dict[str, Any]) -> None:
+    """Where the operator mounts images it asks of every API."""
+    api = parse_api(document({"predictor": {"path": "m:C", **model}}))
+
+    assert api == api.with_image_mounted()
+
+
 def test_a_method_has_the_common_batching_but_for_what_it_writes() -> None:
     """N25: one default, and differences of single methods."""
     api = parse_api(

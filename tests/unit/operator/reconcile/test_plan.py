@@ -43,6 +43,18 @@ def existing(**deployment: Any) -> Observed:
     return Observed(status={}, deployment=view, service=ChildView.of(child_body("iris")))
 
 
+def test_images_of_models_are_mounted_where_the_cluster_does_it() -> None:
+    """Elsewhere replicas pull them."""
+    model = {"uri": f"oci://host/a@sha256:{'0' * 64}"}
+    body = api_body(predictor={"path": "model:Iris", "model": model})
+
+    for image_volumes, count in ((True, 1), (False, 0)):
+        made = plan(body, Observed(status={}), IMAGE, NOW, image_volumes=image_volumes)
+        deployment = next(one.body for one in made.apply if one.resource.kind == "Deployment")
+        volumes = deployment["spec"]["template"]["spec"]["volumes"]
+        assert count == sum("image" in volume for volume in volumes)
+
+
 def test_a_new_api_gets_its_children_in_the_order_they_need_each_other() -> None:
     """Pods that name a ConfigMap which is not there yet would fail to start."""
     made = planned(autoscaling={"minReplicas": 3})

@@ -144,6 +144,18 @@ def test_a_claim_is_mounted_read_only_where_the_slice_says() -> None:
     assert mount == pod["containers"][0]["volumeMounts"][-1]
 
 
+def test_an_image_is_mounted_by_its_digest() -> None:
+    """The node pulls it once, with the pod's own pull secrets; no cache is needed beside it."""
+    reference = f"host/a@sha256:{'0' * 64}"
+    model = {"uri": f"oci://{reference}/b", "cache": {"pvc": "models"}}
+    mounted = api(predictor={"path": "model:Iris", "model": model}).with_image_mounted()
+    pod = built(mounted)["spec"]["template"]["spec"]
+
+    assert {"name": "model", "image": {"reference": reference}} == pod["volumes"][-1]
+    mount = {"name": "model", "mountPath": "/mnt/model", "readOnly": True}
+    assert mount == pod["containers"][0]["volumeMounts"][-1]
+
+
 def test_a_cache_is_mounted_to_be_written_to() -> None:
     """Where a claim with the model would be: an API has one of the two."""
     model = {"uri": "s3://bucket/key", "cache": {"pvc": "models"}}

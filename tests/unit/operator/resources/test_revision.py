@@ -46,6 +46,20 @@ def test_what_changes_a_replica_changes_the_name(
     assert revision_of(api(), {}, {}).name != revision_of(api(**spec), data, {}).name
 
 
+def test_another_image_of_a_model_changes_the_name() -> None:
+    """Replicas are told of the folder alone that it is mounted at."""
+    one, other = (
+        api(predictor={"path": "m:C", "model": {"uri": f"oci://h/a@sha256:{digit * 64}"}})
+        for digit in "01"
+    )
+    names = {
+        revision_of(found, {}, {}).name
+        for found in (one.with_image_mounted(), other.with_image_mounted(), one)
+    }
+
+    assert len(names) == 3
+
+
 def test_limits_do_not_change_the_name() -> None:
     """Raising maxReplicas must roll nothing."""
     raised = api(autoscaling={"maxReplicas": 50})
