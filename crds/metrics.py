@@ -49,6 +49,9 @@ SERVING: Final = (
            "Requests by the status they ended with; 499 is a client that left first."),
     Metric(c.METRIC_ROWS_RECEIVED, "counter", METHOD,
            "Rows that arrived, those refused included: the demand."),
+    Metric(c.METRIC_REQUEST_ROWS_SQUARED, "counter", METHOD,
+           "Sum of the squares of rows of those requests: divided by the rows received, how many"
+           " rows come together with the mean row, and queue behind each other."),
     Metric(c.METRIC_ROWS_REJECTED, "counter", (*METHOD, "reason"),
            "Rows that were not run, or not in time: "
            + ", ".join(code(reason) for reason in c.REJECTION_REASONS) + "."),

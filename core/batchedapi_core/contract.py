@@ -136,6 +136,7 @@ METRIC_REQUEST_SECONDS: Final = "batchedapi_request_seconds"
 METRIC_BATCHES: Final = "batchedapi_batches_total"
 METRIC_REQUESTS: Final = "batchedapi_requests_total"
 METRIC_ROWS_RECEIVED: Final = "batchedapi_rows_received_total"
+METRIC_REQUEST_ROWS_SQUARED: Final = "batchedapi_request_rows_squared_total"
 METRIC_ROWS_REJECTED: Final = "batchedapi_rows_rejected_total"
 METRIC_BATCH_SIZE: Final = "batchedapi_batch_size_total"
 """In the unit of maxBatchSize: rows, requests or the method's own cost."""
@@ -176,6 +177,7 @@ SCALING_SERIES: Final = frozenset(
         METRIC_BATCHES,
         METRIC_REQUESTS,
         METRIC_ROWS_RECEIVED,
+        METRIC_REQUEST_ROWS_SQUARED,
         METRIC_ROWS_REJECTED,
         METRIC_BATCH_SIZE,
         METRIC_BATCH_ROWS_SQUARED,
@@ -193,7 +195,6 @@ SCALING_SERIES: Final = frozenset(
         METRIC_PROCESS_START_TIME,
         METRIC_MODEL_PROCESS_MEMORY_BYTES,
         METRIC_WEB_CPU_SECONDS,
-        f"{METRIC_BATCH_ROWS}_bucket",
         f"{METRIC_REQUEST_SECONDS}_bucket",
         f"{METRIC_BATCH_REQUESTS}_sum",
         *(

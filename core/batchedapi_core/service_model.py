@@ -5,11 +5,14 @@ target leaves after that, the slack, absorbs queueing noise: the tail of a queue
 is one row's price c. While a batch has room one more makes it larger and costs per_row; once it is
 full, one more takes its share of a further batch, t(n) / n. With z = ln(1 / (1 - quantile)) / 2
 
-    capacity = max over n of  n / t(n) * slack / (slack + z * c * together),
-    slack = target - max(interval, t(n)) - t(n) > 0
+    capacity = max over n of  n / t(n) * slack / (slack + z * c * m),
+    slack = target - max(interval, t(n)) - t(n) * max(1, m / n) > 0
 
-`together` is how many rows arrive at once, those of one request: a queue of clumps has a tail
-longer by that factor.
+The rows of a request arrive at once. m is how many come with the mean row, sum of k^2 / sum of k
+over requests of k rows: a queue of clumps has a tail longer by that factor (batch-Poisson arrivals
+in heavy traffic), a request larger than the batch rides in m / n of them, a batch has room while
+n + m fit, and where sizes differ a full one ends before the request that does not fit: on average
+(m - mean) / 2 rows short of the largest.
 
 Compared with simulated truth for random services (tests/bench/results/capacity.md), half of them
 are within 6 % below and nothing above, 95 % at most a fifth above; docs/decisions/0003 has the
@@ -36,6 +39,18 @@ class ServiceTime:
     def seconds(self, rows: float) -> float:
         """Seconds that one lane needs for a batch of `rows` rows."""
         return self.fixed + self.per_row * rows
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRows:
+    """How many rows come at once, each >= 1."""
+
+    mean: float = 1.0  # of a request
+    together: float = 1.0  # of the request that the mean row comes in
+
+
+ONE_ROW: Final = RequestRows()
+"""One row at a time."""
 
 
 # No batch is kept: the sums of n, n^2, t and n*t over batches are all that least squares needs,
@@ -250,7 +265,7 @@ def lane_capacity(
     batch_interval: float,
     latency_target: float | None,
     quantile: float,
-    rows_per_request: float = 1.0,
+    requests: RequestRows = ONE_ROW,
 ) -> Capacity:
     """Best rate of one lane with batches of at most `largest_batch` rows.
 
@@ -260,35 +275,42 @@ def lane_capacity(
         batch_interval: Seconds the oldest row waits for its batch to fill.
         latency_target: Seconds, for `quantile` of the rows; None plans for full batches.
         quantile: In (0, 1).
-        rows_per_request: Rows that arrive at once, >= 1.
+        requests: Rows that arrive at once.
 
     Returns:
-        `feasible` is False when even a batch of one row misses the target; the rate is then half
-        of what full batches give.
+        `feasible` is False when no size meets the target; the rate is then half of what full
+        batches give.
     """
-    throughput = largest_batch / service.seconds(largest_batch)
+    together = requests.together
+    short = (min(together, largest_batch) - min(requests.mean, largest_batch)) / 2
+    full = round(largest_batch - short)
+    throughput = full / service.seconds(full)
     if latency_target is None:
-        return Capacity(throughput, largest_batch, feasible=True)
-    noise = 0.5 * math.log(1.0 / (1.0 - quantile)) * rows_per_request
+        return Capacity(throughput, full, feasible=True)
+    noise = 0.5 * math.log(1.0 / (1.0 - quantile)) * together
 
-    def rate(rows: int) -> float:
+    def rate(rows: int, price: float) -> float:
         seconds = service.seconds(rows)
-        slack = latency_target - max(batch_interval, seconds) - seconds
-        price = seconds / rows if rows == largest_batch else service.per_row
-        return rows / seconds * slack / (slack + noise * price) if slack > 0 else 0.0
+        own = seconds * max(1.0, together / rows)
+        slack = latency_target - max(batch_interval, seconds) - own
+        return rows / seconds * slack / (slack + noise * price) if slack > 0 else slack
 
-    best = _peak(rate, largest_batch)
-    if rate(best) <= 0.0:
-        return Capacity(BEST_EFFORT * throughput, largest_batch, feasible=False)
-    return Capacity(rate(best), best, feasible=True)
+    best, most = full, rate(full, service.seconds(full) / full)
+    with_room = math.floor(largest_batch - together)
+    if with_room >= 1:
+        size = _peak(lambda rows: rate(rows, service.per_row), with_room)
+        if rate(size, service.per_row) > most:
+            best, most = size, rate(size, service.per_row)
+    if most <= 0.0:
+        return Capacity(BEST_EFFORT * throughput, full, feasible=False)
+    return Capacity(most, best, feasible=True)
 
 
 def _peak(rate: Callable[[int], float], largest: int) -> int:
     """Size with the highest rate, by bisection.
 
     The rate is log-concave while the slack is positive (n / t(n) is, and slack / (slack + c) is
-    increasing and log-concave in a concave slack) and zero beyond: it rises, then falls. The last
-    size of all may be lower for its price, which keeps that order.
+    increasing and log-concave in a concave slack) and the slack elsewhere: it rises, then falls.
     """
     low, high = 1, largest
     while low < high:

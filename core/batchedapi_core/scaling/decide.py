@@ -96,7 +96,6 @@ def _evidence(policy: ScalingPolicy, load: LoadWindow, state: ScalingState, now:
     demand, batching = load.demand, load.batching
     watched = now - (now if state.started is None else state.started)
     start_up = start_up_of(state.start_ups, policy.start_up)
-    rows_per_request = max(1.0, batching.rows_per_request or 1.0)
     return Evidence(
         ready=load.ready,
         current=load.current,
@@ -106,7 +105,7 @@ def _evidence(policy: ScalingPolicy, load: LoadWindow, state: ScalingState, now:
         level=None if demand is None else demand.level,
         interval=None if demand is None else demand.interval,
         queue_rows=load.queue_rows,
-        waiting_rows=_waiting_rows(policy, load, rows_per_request),
+        waiting_rows=_waiting_rows(policy, load),
         service=load.service,
         mean_batch=batching.mean_rows,
         fill=None if batching.fill_percent is None else batching.fill_percent / 100.0,
@@ -134,7 +133,7 @@ def _evidence(policy: ScalingPolicy, load: LoadWindow, state: ScalingState, now:
         waited_for_node=state.node_wait is not None and now - state.node_wait < NODE_MEMORY,
         hedged=0 if state.hedge is None else state.hedge.replicas,
         imbalance=load.imbalance,
-        rows_per_request=rows_per_request,
+        requests=load.came,
         in_flight=None if demand is None else demand.in_flight,
         idle_for=None if load.queue is None else load.idle_for,
         oldest=0.0 if load.queue is None else load.queue.oldest,
@@ -142,7 +141,7 @@ def _evidence(policy: ScalingPolicy, load: LoadWindow, state: ScalingState, now:
     )
 
 
-def _waiting_rows(policy: ScalingPolicy, load: LoadWindow, rows_per_request: float) -> float:
+def _waiting_rows(policy: ScalingPolicy, load: LoadWindow) -> float:
     """Rows in queue beyond the ordinary, pod by pod: what waits in one is not served by others.
 
     What a replica serves in half of the latency target waits in the ordinary course. In one queue
@@ -153,7 +152,7 @@ def _waiting_rows(policy: ScalingPolicy, load: LoadWindow, rows_per_request: flo
     replica = replica_capacity(
         policy,
         load.service,
-        rows_per_request=rows_per_request,
+        requests=load.came,
         slowdown=load.slowdown,
     )
     ordinary = 0.5 * latency_of(policy, load.service) * replica.rows_per_second

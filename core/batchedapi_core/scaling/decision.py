@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from batchedapi_core.scaling.forecast import Recurrence
-from batchedapi_core.service_model import ServiceTime
+from batchedapi_core.service_model import ONE_ROW, RequestRows, ServiceTime
 
 
 class Cause(StrEnum):
@@ -107,7 +107,7 @@ class Evidence:
     waited_for_node: bool = False  # some ordered pod did lately
     hedged: int = 0  # highest order of a hedge that may still hold a scale-down; 0: none
     imbalance: float = 1.0  # on the need, for the hottest replica
-    rows_per_request: float = 1.0
+    requests: RequestRows = ONE_ROW
     in_flight: float | None = None  # requests, over the window
     idle_for: float | None = None  # seconds since there may have been rows; None: no one queue
     oldest: float = 0.0  # seconds for which the oldest row of the one queue has waited

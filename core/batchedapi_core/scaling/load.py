@@ -4,13 +4,10 @@ import math
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, fields
-from functools import lru_cache
-from itertools import accumulate
-from typing import Any
 
 from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_core.scaling.samples import PodChange, PodSample
-from batchedapi_core.service_model import BatchSums, ServiceTime
+from batchedapi_core.service_model import ONE_ROW, BatchSums, RequestRows, ServiceTime
 
 # A mean of per-pod means gives an idle pod the weight of a busy one and is wrong by as much as
 # the load is uneven; so counts are pooled, and only the pooled counts are divided.
@@ -30,7 +27,6 @@ class BatchTotals:
     full_batches: float = 0.0
     batch_seconds: float = 0.0
     lane_seconds: float = 0.0  # the lanes that could have run batches, times how long
-    batches_by_edge: tuple[tuple[float, float], ...] = ()  # (upper edge, batches in that bucket)
     sizes: float = 0.0  # sum over batches, in the unit of maxBatchSize: rows, requests or cost
     requests: float = 0.0  # in batches
     wait_seconds: float = 0.0  # from arrival to dispatch, sum over `requests`
@@ -40,8 +36,7 @@ class BatchTotals:
 class LoadInterval:
     """Events between two looks; in one row, since of every API there are many."""
 
-    figures: "array[float]"  # five of `of`, those of totals and of warm, batches by edge
-    edges: tuple[float, ...]
+    figures: "array[float]"  # six of `of`, those of totals and of warm
     revision: str  # that `warm` is of
 
     @classmethod
@@ -54,16 +49,13 @@ class LoadInterval:
         *,
         in_flight: float = 0.0,  # requests in all ready pods, at its end
         warm: BatchSums | None = None,  # of pods that are not warming up
-        rows_per_request: float = 1.0,  # of those that came, >= 1
+        came: RequestRows = ONE_ROW,
         revision: str = "",
     ) -> "LoadInterval":
         """As seen."""
-        plain = (getattr(totals, name) for name in _TOTALS)
         moments = astuple(warm or BatchSums())
-        counts = (batches for _, batches in totals.batches_by_edge)
-        scalars = (time, seconds, arrival, in_flight, rows_per_request)
-        edges = _one_for_all(tuple(edge for edge, _ in totals.batches_by_edge))
-        return cls(array("d", (*scalars, *plain, *moments, *counts)), edges, revision)
+        scalars = (time, seconds, arrival, in_flight, came.mean, came.together)
+        return cls(array("d", (*scalars, *astuple(totals), *moments)), revision)
 
     @property
     def time(self) -> float:
@@ -86,38 +78,28 @@ class LoadInterval:
         return self.figures[3]
 
     @property
-    def rows_per_request(self) -> float:
-        """Rows of a request, of those that came, >= 1."""
-        return self.figures[4]
+    def came(self) -> RequestRows:
+        """Rows that came at once."""
+        return RequestRows(self.figures[4], self.figures[5])
 
     @property
     def totals(self) -> BatchTotals:
         """Totals of the pods that answered."""
-        found: dict[str, Any] = dict(zip(_TOTALS, self.figures[_SCALARS:_PLAIN], strict=True))
-        by_edge = zip(self.edges, self.figures[_COUNTS:], strict=True)
-        return BatchTotals(**found, batches_by_edge=tuple(by_edge))
+        return BatchTotals(*self.figures[_SCALARS:_PLAIN])
 
     @property
     def warm(self) -> BatchSums:
         """Sums of pods that are not warming up."""
-        return BatchSums(*self.figures[_PLAIN:_COUNTS])
+        return BatchSums(*self.figures[_PLAIN:])
 
     @property
     def requests(self) -> float:
         """Requests that reached all ready pods."""
-        return self.arrival * self.seconds / self.rows_per_request
+        return self.arrival * self.seconds / self.figures[4]
 
 
-_TOTALS = tuple(one.name for one in fields(BatchTotals) if one.name != "batches_by_edge")
-_SCALARS = 5
-_PLAIN = _SCALARS + len(_TOTALS)
-_COUNTS = _PLAIN + len(fields(BatchSums))
-
-
-@lru_cache(256)
-def _one_for_all(edges: tuple[float, ...]) -> tuple[float, ...]:
-    """Edges are alike in most intervals of most APIs."""
-    return edges
+_SCALARS = 6
+_PLAIN = _SCALARS + len(fields(BatchTotals))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +115,6 @@ class BatchingWindow:
     batches_per_second: float | None
     full_share: float | None  # of the batches, released because full; 0..1
     busy: float | None  # of the lanes' time; over 1 if batches outlast the time between looks
-    batch_rows_buckets: tuple[tuple[float, float], ...]  # cumulative: (upper edge, batches)
-    rows_per_request: float | None = None
 
 
 def totals_of(changes: Iterable[PodChange], lanes: int) -> BatchTotals:
@@ -146,7 +126,6 @@ def totals_of(changes: Iterable[PodChange], lanes: int) -> BatchTotals:
             change.full_batches,
             change.sums.seconds,
             change.seconds * (change.lanes or lanes),
-            change.batches_by_edge,
             change.sizes,
             change.requests,
             change.wait_seconds,
@@ -157,18 +136,13 @@ def totals_of(changes: Iterable[PodChange], lanes: int) -> BatchTotals:
 
 
 def pooled(parts: Sequence[BatchTotals]) -> BatchTotals:
-    """Add up counts; buckets by their edge, so that pods may differ in their edges."""
-    by_edge: dict[float, float] = {}
-    for part in parts:
-        for edge, batches in part.batches_by_edge:
-            by_edge[edge] = by_edge.get(edge, 0.0) + batches
+    """Add up counts."""
     return BatchTotals(
         batches=sum(part.batches for part in parts),
         rows=sum(part.rows for part in parts),
         full_batches=sum(part.full_batches for part in parts),
         batch_seconds=sum(part.batch_seconds for part in parts),
         lane_seconds=sum(part.lane_seconds for part in parts),
-        batches_by_edge=tuple(sorted(by_edge.items())),
         sizes=sum(part.sizes for part in parts),
         requests=sum(part.requests for part in parts),
         wait_seconds=sum(part.wait_seconds for part in parts),
@@ -205,8 +179,6 @@ def batching_window(intervals: Sequence[LoadInterval], policy: ScalingPolicy) ->
     if policy.max_size is not None:
         counted, largest = totals.sizes, policy.max_size
     mean_size = ratio(counted, totals.batches)
-    edges = (edge for edge, _ in totals.batches_by_edge)
-    below = accumulate(batches for _, batches in totals.batches_by_edge)
     return BatchingWindow(
         seconds=seconds,
         rows=totals.rows,
@@ -217,18 +189,7 @@ def batching_window(intervals: Sequence[LoadInterval], policy: ScalingPolicy) ->
         batches_per_second=ratio(totals.batches, seconds),
         full_share=ratio(totals.full_batches, totals.batches),
         busy=ratio(totals.batch_seconds, totals.lane_seconds),
-        batch_rows_buckets=tuple(zip(edges, below, strict=True)),
-        rows_per_request=ratio(totals.rows, totals.requests),
     )
-
-
-def batch_rows_quantile(batching: BatchingWindow, quantile: float) -> float | None:
-    """Upper edge of the bucket that holds the `quantile` largest batch; None without batches."""
-    buckets = batching.batch_rows_buckets
-    if not buckets or buckets[-1][1] <= 0:
-        return None
-    rank = quantile * buckets[-1][1]
-    return next((edge for edge, count in buckets if count >= rank), buckets[-1][0])
 
 
 def ratio(part: float, whole: float) -> float | None:
@@ -254,8 +215,8 @@ def arrival_rate(changes: Sequence[PodChange], interval: float, coverage: float)
     return sum(one.received / max(one.seconds, interval) for one in changes) / coverage
 
 
-def rows_per_request(changes: Iterable[PodChange], interval: float) -> float:
-    """Rows of a request that came, at least 1; of replicas that do not count them it is 1.
+def came_in(changes: Iterable[PodChange], interval: float) -> RequestRows:
+    """Rows that came at once; of replicas that do not count requests one row in each.
 
     Counting those rows like those of the others would let more of them mean fewer requests.
 
@@ -263,12 +224,28 @@ def rows_per_request(changes: Iterable[PodChange], interval: float) -> float:
         changes: Of the pods that answered.
         interval: See `arrival_rate`; each pod has the same weight there and here.
     """
-    rows = requests = 0.0
+    rows = requests = squares = 0.0
     for one in changes:
         seconds = max(one.seconds, interval)
         rows += one.received / seconds
         requests += (one.requests_received or one.received) / seconds
-    return max(1.0, rows / requests) if requests > 0.0 else 1.0
+        squares += one.squares_received / seconds
+    return _rows_at_once(rows, requests, squares)
+
+
+def came_within(intervals: Iterable[LoadInterval]) -> RequestRows:
+    """Rows that came at once, over all of `intervals`."""
+    rows = requests = squares = 0.0
+    for one in intervals:
+        came = one.arrival * one.seconds
+        rows, requests = rows + came, requests + one.requests
+        squares += came * one.came.together
+    return _rows_at_once(rows, requests, squares)
+
+
+def _rows_at_once(rows: float, requests: float, squares: float) -> RequestRows:
+    mean = max(1.0, rows / requests) if requests > 0.0 else 1.0
+    return RequestRows(mean, max(mean, squares / rows) if rows > 0.0 else mean)
 
 
 def mean_arrival(intervals: Sequence[LoadInterval]) -> float:

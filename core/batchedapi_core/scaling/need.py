@@ -15,7 +15,7 @@ from batchedapi_core.scaling.decision import Cause, Evidence
 from batchedapi_core.scaling.forecast import forecast
 from batchedapi_core.scaling.numbers import whole
 from batchedapi_core.scaling.policy import PolicyKind, ScalingPolicy, Select
-from batchedapi_core.service_model import Capacity, ServiceTime, lane_capacity
+from batchedapi_core.service_model import Capacity, RequestRows, ServiceTime, lane_capacity
 
 # `Concurrency` scales as Cortex does:
 #
@@ -37,7 +37,7 @@ def replica_capacity(
     policy: ScalingPolicy,
     service: ServiceTime | None,
     *,
-    rows_per_request: float,
+    requests: RequestRows,
     slowdown: float,
 ) -> Capacity:
     """Rows/s of all lanes of a replica together; 0 without a service time.
@@ -45,7 +45,7 @@ def replica_capacity(
     Args:
         policy: Target, batching and lanes.
         service: As learned.
-        rows_per_request: Rows that arrive at once.
+        requests: Rows that arrive at once.
         slowdown: Times longer than learned that batches take at present.
     """
     if service is None:
@@ -56,7 +56,7 @@ def replica_capacity(
         batch_interval=policy.batch_interval,
         latency_target=policy.latency_target,
         quantile=policy.quantile,
-        rows_per_request=rows_per_request,
+        requests=requests,
     )
     rate = lane.rows_per_second * policy.lanes / slowdown
     return Capacity(rate, lane.batch_size, feasible=lane.feasible)
@@ -155,7 +155,7 @@ def needed(policy: ScalingPolicy, evidence: Evidence) -> Need:
     replica = replica_capacity(
         policy,
         evidence.service,
-        rows_per_request=evidence.rows_per_request,
+        requests=evidence.requests,
         slowdown=evidence.slowdown,
     )
     match policy.kind:

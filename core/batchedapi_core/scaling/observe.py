@@ -17,13 +17,14 @@ from batchedapi_core.scaling.load import (
     LoadInterval,
     arrival_rate,
     batching_window,
+    came_in,
+    came_within,
     imbalance,
     level,
     mean_arrival,
     mean_in_flight,
     ratio,
     recent,
-    rows_per_request,
     rows_per_size,
     shares_of,
     totals_of,
@@ -41,7 +42,7 @@ from batchedapi_core.scaling.samples import (
     usable,
 )
 from batchedapi_core.scaling.state import ScalingState, of_model, of_revision, taught, teaches
-from batchedapi_core.service_model import BatchSums, ServiceTime
+from batchedapi_core.service_model import ONE_ROW, BatchSums, RequestRows, ServiceTime
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ class LoadWindow:
     queue_rows: float  # in all ready pods, estimated from those seen
     service: ServiceTime | None  # None: too few batches seen
     batching: BatchingWindow
+    came: RequestRows = ONE_ROW  # over the window, but for the last interval
     imbalance: float = 1.0  # factor on the need, for the hottest replica
     slowdown: float = 1.0  # times longer than learned that batches take
     latency: float | None = None  # mean seconds from arrival to answer since the last look
@@ -175,6 +177,7 @@ def _load(
         queue_rows=in_queues if queue is None else queue.rows,
         service=service,
         batching=batching_window(intervals, policy),
+        came=came_within(intervals if latest is None else intervals[:-1]),
         imbalance=imbalance(policy, state.shares) if queue is None else 1.0,
         slowdown=slowdown(lately, service),
         latency=_latency(latest, service),
@@ -265,7 +268,7 @@ def _interval(
         totals,
         in_flight=in_flight,
         warm=warm,
-        rows_per_request=rows_per_request(came, seconds),
+        came=came_in(came, seconds),
         revision=state.in_use.revision,
     )
 

@@ -28,7 +28,7 @@ from batchedapi_core.scaling.learned import LearnedModel
 from batchedapi_core.scaling.need import replica_capacity
 from batchedapi_core.scaling.numbers import whole
 from batchedapi_core.scaling.policy import PolicyKind, ScalingPolicy
-from batchedapi_core.service_model import BatchSums, ServiceTime
+from batchedapi_core.service_model import ONE_ROW, BatchSums, RequestRows, ServiceTime
 
 REACH: Final = 4.0
 """Times the batch that the mean row rode in. Beyond, the line is no knowledge: caches end, and so
@@ -125,7 +125,7 @@ class _Replica:
 
     policy: ScalingPolicy
     service: ServiceTime
-    rows_per_request: float
+    requests: RequestRows
 
     @property
     def rows_each(self) -> float:
@@ -148,9 +148,7 @@ class _Replica:
             max_batch_size=self.rows(batching.max_batch_size),
             batch_interval=batching.batch_interval,
         )
-        capacity = replica_capacity(
-            policy, self.service, rows_per_request=self.rows_per_request, slowdown=1.0
-        )
+        capacity = replica_capacity(policy, self.service, requests=self.requests, slowdown=1.0)
         return capacity.rows_per_second if capacity.feasible else 0.0
 
 
@@ -158,7 +156,7 @@ def recommend(
     policy: ScalingPolicy,
     learned: LearnedModel,
     *,
-    rows_per_request: float = 1.0,
+    requests: RequestRows = ONE_ROW,
     arrival: float = 0.0,
     most: int = MAX_BATCH_SIZE_LIMIT,
     standing: bool = False,
@@ -168,7 +166,7 @@ def recommend(
     Args:
         policy: With the batching that is in effect on the replicas, and its latency target.
         learned: What batches took.
-        rows_per_request: Rows that arrive at once.
+        requests: Rows that arrive at once.
         arrival: Rows/s of the API, for the number of replicas that they would take.
         most: Size above which memory did not hold a batch.
         standing: Something is recommended already, and is not taken back for little.
@@ -181,7 +179,7 @@ def recommend(
         off = now.max_batch_size == 1
         why = NoRecommendation.OFF if off else NoRecommendation.ALIKE_OR_FEW
         return BatchingRecommendation(why.effect, known=off)
-    replica = _Replica(policy, service, rows_per_request)
+    replica = _Replica(policy, service, requests)
     fits = bisect_left(range(1, most + 1), ROOM * target / 2, key=replica.seconds)
     if fits < 1:
         no_room = NoRecommendation.NO_ROOM.effect

@@ -21,11 +21,9 @@ from batchedapi_core.scaling.policy import (
     StepKind,
     StepPolicy,
 )
-from batchedapi_core.service_model import ServiceTime
+from batchedapi_core.service_model import RequestRows, ServiceTime
 
-RECORD_VERSION: Final = 5
-READABLE_VERSIONS: Final = (4, RECORD_VERSION)
-"""Version 4 has more terms, which are left out: none of them changed a decision that was seen."""
+RECORD_VERSION: Final = 6
 
 
 def record(policy: ScalingPolicy, decision: ScalingDecision) -> dict[str, Any]:
@@ -60,7 +58,7 @@ def replay(recorded: Mapping[str, Any]) -> int:
         The replicas it comes to: `recorded["desired"]`, unless the record or the rules changed.
 
     Raises:
-        ValueError: Not a record of these versions.
+        ValueError: Not a record of this version.
     """
     return taken_again(recorded)[1].desired
 
@@ -69,12 +67,11 @@ def taken_again(recorded: Mapping[str, Any]) -> tuple[ScalingPolicy, ScalingDeci
     """The policy of a record, and its decision taken again.
 
     Raises:
-        ValueError: Not a record of these versions.
+        ValueError: Not a record of this version.
     """
-    if recorded.get("version") not in READABLE_VERSIONS:
-        versions = " or ".join(map(str, READABLE_VERSIONS))
+    if recorded.get("version") != RECORD_VERSION:
         raise ValueError(
-            f"decision record: expected version {versions}, got "
+            f"decision record: expected version {RECORD_VERSION}, got "
             f"{recorded.get('version')!r}; replay it with the release that wrote it"
         )
     try:
@@ -102,6 +99,7 @@ def _evidence(terms: Mapping[str, Any]) -> Evidence:
     known = {field.name: terms[field.name] for field in fields(Evidence)}
     if known["service"] is not None:
         known["service"] = ServiceTime(**known["service"])
+    known["requests"] = RequestRows(**known["requests"])
     known["recurring"] = tuple(Recurrence(**one) for one in known["recurring"])
     for name in ("shrunk_from", "grown_from"):
         known[name] = tuple(known[name])

@@ -39,7 +39,6 @@ class PodSample:
     batch_seconds: float
     rows_squared: float  # sum over batches; 0 where not exported
     row_seconds: float  # sum over batches of rows * seconds; 0 where not exported
-    batch_rows_buckets: tuple[tuple[float, float], ...]  # cumulative: (upper edge, batches)
     # Gauges.
     queue_rows: float
     lanes: float
@@ -55,6 +54,8 @@ class PodSample:
     wait_seconds: float = 0.0
     # Another: requests that ended, also refused or given up; 0 where not known
     answered: float = 0.0
+    # Another: sum over the requests received of their rows squared; 0 where not known
+    squares_received: float = 0.0
     # What the pod runs; "": not known, it is taken to run what is looked at
     revision: str = ""
     # Counters that explain and decide nothing, in an order that is their reader's
@@ -112,7 +113,6 @@ class PodChange:
     received: float  # rows
     full_batches: float
     sums: BatchSums
-    batches_by_edge: tuple[tuple[float, float], ...]  # (upper edge, batches in that bucket)
     queue_rows: float
     lanes: float
     warming_up: bool  # its batches are slower than those to come
@@ -121,6 +121,7 @@ class PodChange:
     in_flight: float = 0.0
     wait_seconds: float = 0.0  # sum over `requests`
     requests_received: float = 0.0  # 0 where not known
+    squares_received: float = 0.0  # sum over them of rows squared; 0 where not known
     mature: bool = False  # had its full share of the load since before the last look
     revision: str = ""  # see PodSample
     further: Sequence[float] = ()  # see PodSample
@@ -195,7 +196,7 @@ def _rise(
     start = (0.0,) * len(_counters(after)) if before is None else _counters(before)
     rises = [new - old for old, new in zip(start, _counters(after), strict=True)]
     full, batches, rows, squared, busy, row_seconds = rises[2:8]
-    sizes, requests, wait_seconds, answered = rises[8:_DECIDING]
+    sizes, requests, wait_seconds, answered, squares = rises[8:_DECIDING]
     flight_growth = after.in_flight - (before.in_flight if before else 0.0)
     counted = after.answered > 0 or after.batches <= 0  # batches without answers: not exported
     return PodChange(
@@ -204,7 +205,6 @@ def _rise(
         received=max(0.0, after.rows_arrived - (before.rows_arrived if before else 0.0)),
         full_batches=full,
         sums=BatchSums(batches, rows, squared, busy, row_seconds).with_moments(),
-        batches_by_edge=_bucket_rises(before, after),
         queue_rows=after.queue_rows,
         lanes=after.lanes,
         warming_up=warming_up,
@@ -213,6 +213,7 @@ def _rise(
         wait_seconds=wait_seconds,
         in_flight=after.in_flight,
         requests_received=max(0.0, answered + flight_growth) if counted else 0.0,
+        squares_received=squares,
         mature=before is not None and before.uptime > MATURE,
         revision=after.revision,
         further=array("d", rises[_DECIDING:]),
@@ -233,25 +234,13 @@ def _counters(sample: PodSample) -> tuple[float, ...]:
         sample.requests,
         sample.wait_seconds,
         sample.answered,
+        sample.squares_received,
         *sample.further,
     )
 
 
-_DECIDING = 12
+_DECIDING = 13
 """Counters before those that explain."""
-
-
-def _bucket_rises(before: PodSample | None, after: PodSample) -> tuple[tuple[float, float], ...]:
-    """Rise of each bucket alone; +Inf is left out, the count of batches says the same."""
-    known = dict(before.batch_rows_buckets) if before is not None else {}
-    rises = []
-    below = 0.0
-    for edge, count in sorted(after.batch_rows_buckets):
-        if edge < math.inf:
-            rise = count - known.get(edge, 0.0)
-            rises.append((edge, max(0.0, rise - below)))
-            below = max(below, rise)
-    return tuple(rises)
 
 
 def _possible(sample: PodSample) -> bool:
@@ -262,11 +251,9 @@ def _possible(sample: PodSample) -> bool:
         sample.lanes,
         sample.in_flight,
         0.0 if sample.startup is None else sample.startup,
-        *(count for _, count in sample.batch_rows_buckets),
     )
     return (
         math.isfinite(sample.time)
         and math.isfinite(sample.process_start)
         and all(0.0 <= amount <= LARGEST_COUNT for amount in amounts)
-        and not any(math.isnan(edge) for edge, _ in sample.batch_rows_buckets)
     )

@@ -67,7 +67,6 @@ def _sample(pod: SimulatedPod, now: float) -> PodSample:
         rows_received=counters.pop("received"),
         rows_rejected=counters.pop("rejected"),
         **counters,
-        batch_rows_buckets=(),
         queue_rows=pod.queue_rows,
         lanes=pod.lanes,
         in_flight=pod.in_flight,

@@ -130,6 +130,7 @@ class ReplicaCounters:
     row_seconds: float = 0.0
     wait_seconds: float = 0.0  # from arrival to dispatch, sum over `requests`
     answered: float = 0  # requests that ended, also refused ones
+    squares_received: float = 0  # sum over requests of rows^2
 
     def executed(self, rows: int, size: int, requests: int, seconds: float, *, full: bool) -> None:
         """A batch ran."""
@@ -275,6 +276,7 @@ class SimulatedReplica(Books):
                 size = 1 if rows is None else rows[i]
                 i += 1
                 counters.received += size
+                counters.squares_received += size * size
                 full = most < inf and size > most - replica.queue_rows
                 if full or not isinstance(replica.arrive(_METHOD, size, at), Request):
                     counters.rejected += size

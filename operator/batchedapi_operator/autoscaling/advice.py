@@ -93,7 +93,7 @@ def batching_seen(
     return recommend(
         policy,
         learned,
-        rows_per_request=load.batching.rows_per_request or 1.0,
+        requests=load.came,
         arrival=load.demand.arrival_window if load.demand is not None else 0.0,
         # replicas have less than what is written where memory did not hold it
         most=MAX_BATCH_SIZE_LIMIT if written is None or written <= size else size,

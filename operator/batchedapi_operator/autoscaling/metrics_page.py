@@ -4,13 +4,11 @@ A pod runs its user's code, so its page may say anything. A page that is too lar
 incomplete or impossible is as good as none: the pod then counts as not seen, never as idle.
 """
 
-import math
 import re
 from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Final
 
 from batchedapi_core import contract
@@ -26,7 +24,7 @@ MAX_BYTES: Final = 2**19
 """A whole page of 32 methods, from a replica that knows no narrower one, has 330 KiB."""
 MAX_LINES: Final = 8192
 MAX_SERIES: Final = 3000
-"""Most series that are read; a replica with one method has 75, with 32 about 2500."""
+"""Most series that are read; a replica with one method has about 70, with 32 about 2300."""
 MAX_LINE: Final = 1000
 MAX_NUMBER: Final = 64
 """Characters: making a number of very many digits takes long."""
@@ -190,8 +188,6 @@ MAX_LANES: Final = 65536
 MAX_BATCH_INTERVAL: Final = 3600.0
 """Seconds; a manifest can say a minute."""
 MAX_PROCESS_MEMORY: Final = 2.0**50
-
-Edges = tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,13 +363,13 @@ def parse_page(
         rows_rejected=figures.total_or_zero(contract.METRIC_ROWS_REJECTED),
         wait_seconds=counted.queue_wait,
         answered=figures.total_or_zero(contract.METRIC_REQUESTS),
+        squares_received=figures.total_or_zero(contract.METRIC_REQUEST_ROWS_SQUARED),
         batches=figures.total(f"{contract.METRIC_BATCH_ROWS}_count"),
         rows=figures.total(f"{contract.METRIC_BATCH_ROWS}_sum"),
         full_batches=counted.released[_FULL],
         batch_seconds=figures.total(f"{contract.METRIC_BATCH_SECONDS}_sum"),
         rows_squared=figures.total_or_zero(contract.METRIC_BATCH_ROWS_SQUARED),
         row_seconds=figures.total_or_zero(contract.METRIC_BATCH_ROW_SECONDS),
-        batch_rows_buckets=_buckets(figures.points(f"{contract.METRIC_BATCH_ROWS}_bucket")),
         queue_rows=figures.total(contract.METRIC_QUEUE_ROWS),
         lanes=figures.shared(contract.METRIC_LANES),
         sizes=figures.total_or_zero(contract.METRIC_BATCH_SIZE),
@@ -428,6 +424,7 @@ def parse_web_page(text: str, pod: str, *, time: float, unix_time: float) -> Web
         rows_received=figures.total(contract.METRIC_ROWS_RECEIVED),
         rows_rejected=figures.total_or_zero(contract.METRIC_ROWS_REJECTED),
         answered=figures.total_or_zero(contract.METRIC_REQUESTS),
+        squares_received=figures.total_or_zero(contract.METRIC_REQUEST_ROWS_SQUARED),
         in_flight=figures.total(contract.METRIC_IN_FLIGHT_REQUESTS),
         batches=0.0,
         rows=0.0,
@@ -435,7 +432,6 @@ def parse_web_page(text: str, pod: str, *, time: float, unix_time: float) -> Web
         batch_seconds=0.0,
         rows_squared=0.0,
         row_seconds=0.0,
-        batch_rows_buckets=(),
         queue_rows=0.0,  # they are in the one queue of all, and have not arrived here
         lanes=0.0,
     )
@@ -446,32 +442,3 @@ def parse_web_page(text: str, pod: str, *, time: float, unix_time: float) -> Web
         oldest=max(ages, default=0.0),
         cpu=figures.total_or_zero(contract.METRIC_PROCESS_CPU_SECONDS),
     )
-
-
-def _buckets(points: Iterable[tuple[PageSeries, float]]) -> Edges:
-    """Cumulative (upper edge, batches) over all methods, whose edges may differ.
-
-    Adding cumulative counts would be wrong where one method has an edge that another has not, so
-    each bucket is taken alone first.
-    """
-    by_method: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
-    for series, value in points:
-        try:
-            edge = float(series.labels["le"])
-        except (KeyError, ValueError) as error:
-            raise MetricsUnavailableError(
-                "invalid", f"a bucket without an edge: {error}"
-            ) from error
-        if math.isnan(edge):
-            raise MetricsUnavailableError("invalid", "a bucket with edge NaN")
-        by_method[series.method].append((edge, value))
-    alone: defaultdict[float, float] = defaultdict(float)
-    for buckets in by_method.values():
-        below = 0.0
-        for edge, count in sorted(buckets):
-            if count < below:
-                raise MetricsUnavailableError("invalid", f"bucket le={edge}: fewer than below it")
-            alone[edge] += count - below
-            below = count
-    edges = sorted(alone)
-    return tuple(zip(edges, accumulate(alone[edge] for edge in edges), strict=True))

@@ -44,6 +44,11 @@ _WORKER_COUNTERS: Final = (
 )
 _COUNTERS: Final = (
     (contract.METRIC_ROWS_RECEIVED, slots.ROWS_RECEIVED, "Rows received, rejected ones too."),
+    (
+        contract.METRIC_REQUEST_ROWS_SQUARED,
+        slots.REQUEST_SQUARES,
+        "Sum of rows^2 over requests received.",
+    ),
     (contract.METRIC_BATCH_SIZE, slots.BATCH_SIZE, "Sizes of batches, as maxBatchSize counts."),
     (contract.METRIC_BATCH_ROWS_SQUARED, slots.ROWS_SQUARED, "Sum of rows^2 over batches."),
     (contract.METRIC_BATCH_ROW_SECONDS, slots.ROW_SECONDS, "Sum of rows * seconds over batches."),

@@ -67,8 +67,10 @@ class MethodRecorder:
             self._slots[gauge] = 0.0
 
     def received(self, rows: int) -> None:
-        """Rows asked for service, whatever becomes of them."""
-        self._slots[slots.ROWS_RECEIVED] += rows
+        """A request asks for service, whatever becomes of its rows."""
+        memory = self._slots
+        memory[slots.ROWS_RECEIVED] += rows
+        memory[slots.REQUEST_SQUARES] += rows * rows
 
     def rejected(self, reason: str, rows: int) -> None:
         """Rows that were never, or too late, run."""

@@ -84,6 +84,7 @@ QUEUE_REQUESTS: Final = _block.take()
 
 # Counters
 ROWS_RECEIVED: Final = _block.take()
+REQUEST_SQUARES: Final = _block.take()
 BATCH_SIZE: Final = _block.take()
 ROWS_SQUARED: Final = _block.take()
 ROW_SECONDS: Final = _block.take()

@@ -135,7 +135,6 @@ class Replica:
             batch_seconds=self.seconds,
             rows_squared=self.squared,
             row_seconds=self.row_seconds,
-            batch_rows_buckets=(),
             queue_rows=float(sum(rows for _, rows in self.queue)),
             lanes=1.0,
             requests=self.requests,

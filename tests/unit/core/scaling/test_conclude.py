@@ -329,19 +329,9 @@ def _random_evidence(chance: random.Random) -> Evidence:
     )
 
 
-def test_a_record_of_the_version_before_is_read() -> None:
-    """A status outlives the operator that wrote it; terms that are gone are left out."""
-    decision = conclude(POLICY, evidence_of(worth(3.0)))
-    before = json.loads(json.dumps(record(POLICY, decision))) | {"version": 4}
-    before["terms"] |= {"largest_mean_batch": 7.5, "saturated": 0.0, "seasoned": True}
-    before["policy"] |= {"saturation_seconds": 8.0, "hedge_batches": 20.0}
-
-    assert (POLICY, decision) == taken_again(before)
-
-
 @pytest.mark.parametrize(
     "broken",
-    [{}, {"version": 3}, {"version": 5}, {"version": 5, "terms": {}, "policy": {}}],
+    [{}, {"version": 5}, {"version": 6}, {"version": 6, "terms": {}, "policy": {}}],
     ids=["empty", "of another version", "without terms", "without evidence"],
 )
 def test_what_is_no_record_is_refused(broken: dict[str, object]) -> None:

@@ -64,7 +64,6 @@ class Fleet:
                 batch_seconds=0.0,
                 rows_squared=0.0,
                 row_seconds=0.0,
-                batch_rows_buckets=(),
                 queue_rows=0.0,
                 lanes=1.0,
                 in_flight=in_flight / self.replicas,

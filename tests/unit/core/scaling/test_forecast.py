@@ -6,6 +6,7 @@ import pytest
 
 from batchedapi_core.scaling.forecast import forecast, slope_and_error, trend
 from batchedapi_core.scaling.load import BatchTotals, LoadInterval
+from batchedapi_core.service_model import RequestRows
 
 
 def intervals(*rates: float) -> list[LoadInterval]:
@@ -101,7 +102,9 @@ def test_a_rise_of_few_large_requests_may_be_chance() -> None:
     """The same rows in a fiftieth of the requests."""
     rising = intervals(*(100.0 + 10.0 * n for n in range(10)))
     lumpy = [
-        LoadInterval.of(one.time, one.seconds, one.arrival, one.totals, rows_per_request=50.0)
+        LoadInterval.of(
+            one.time, one.seconds, one.arrival, one.totals, came=RequestRows(50.0, 50.0)
+        )
         for one in rising
     ]
 

@@ -24,7 +24,6 @@ def change_of(pod: str, rows: float, *, slowness: float = 1.0, mature: bool = Tr
         received=rows,
         full_batches=0.0,
         sums=BatchSums(batches, rows, rows * 4, seconds, seconds * 4),
-        batches_by_edge=(),
         queue_rows=0.0,
         lanes=1.0,
         warming_up=False,

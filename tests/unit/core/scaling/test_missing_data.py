@@ -36,7 +36,6 @@ def scrape(pod: int, tick: int, rows: float) -> PodSample:
         batch_seconds=batches * SLEEPY.seconds(6),
         rows_squared=batches * 37,
         row_seconds=batches * (5 * SLEEPY.seconds(5) + 7 * SLEEPY.seconds(7)) / 2,
-        batch_rows_buckets=((4.0, 0.0), (8.0, batches)),
         queue_rows=0.0,
         lanes=1.0,
     )
@@ -124,7 +123,7 @@ hostile_sample = st.builds(
     batch_seconds=hostile,
     rows_squared=hostile,
     row_seconds=hostile,
-    batch_rows_buckets=st.lists(st.tuples(hostile, hostile), max_size=3).map(tuple),
+    squares_received=hostile,
     queue_rows=hostile,
     lanes=hostile,
 )
@@ -143,7 +142,7 @@ plausible_sample = st.builds(
     batch_seconds=plausible,
     rows_squared=plausible,
     row_seconds=plausible,
-    batch_rows_buckets=st.lists(st.tuples(plausible, plausible), max_size=3).map(tuple),
+    squares_received=plausible,
     queue_rows=plausible,
     lanes=plausible,
 )

@@ -122,7 +122,7 @@ def test_a_record_of_one_queue_replays_and_one_without_says_nothing_of_it() -> N
 def web_pod(name: str, now: float, rows: float, in_flight: float = 0.0) -> PodSample:
     """A web pod that has been up for an hour before the first look."""
     return PodSample(
-        name, now, 0.0, 3600.0 + now, rows, 0, 0, 0, 0, 0, 0, 0, (), 0.0, 0.0,
+        name, now, 0.0, 3600.0 + now, rows, 0, 0, 0, 0, 0, 0, 0, 0.0, 0.0,
         in_flight=in_flight, answered=rows,
     )  # fmt: skip
 
@@ -132,7 +132,7 @@ def worker(name: str, now: float, rows: float) -> PodSample:
     batches = rows / 8
     return PodSample(
         name, now, 0.0, 3600.0 + now, 0, 0, batches, rows, batches, batches * 0.0116, rows * 8,
-        rows * 0.0116, ((8.0, batches),), 0.0, 1.0, sizes=rows, requests=rows,
+        rows * 0.0116, 0.0, 1.0, sizes=rows, requests=rows,
     )  # fmt: skip
 
 

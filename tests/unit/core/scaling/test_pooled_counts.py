@@ -42,7 +42,6 @@ def scrape(pod: str, now: float, start: float, batches: list[Batch]) -> PodSampl
         batch_seconds=sum(seconds for _, seconds in batches),
         rows_squared=float(sum(size * size for size in rows)),
         row_seconds=sum(size * seconds for size, seconds in batches),
-        batch_rows_buckets=tuple((e, float(sum(n <= e for n in rows))) for e in (1.0, 4.0, 8.0)),
         queue_rows=0.0,
         lanes=1.0,
     )

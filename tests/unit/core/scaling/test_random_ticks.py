@@ -76,7 +76,6 @@ class Pod:
             batch_seconds=self.seconds,
             rows_squared=self.squared,
             row_seconds=self.row_seconds,
-            batch_rows_buckets=(),
             queue_rows=self.queue,
             lanes=1.0,
             in_flight=self.queue / 2,
@@ -157,7 +156,7 @@ def look(
     while len(pods) < current:
         start_up = chance.choice((None, chance.uniform(5.0, 90.0)))
         name = f"pod-{chance.getrandbits(60)}"
-        slowness, rows = chance.choice((1.0, 1.0, 2.0)), chance.choice((1.0, 12.0, math.inf))
+        slowness, rows = chance.choice((1.0, 1.0, 2.0)), chance.choice((1.0, 3.0, math.inf))
         pods[name] = Pod(name, now - 3.0, start_up, slowness, rows)
     for name in list(pods)[current:]:
         del pods[name]

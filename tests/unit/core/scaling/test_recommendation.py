@@ -16,7 +16,7 @@ from batchedapi_core.scaling.recommendation import (
     recommend,
     tells_a_row_s_price,
 )
-from batchedapi_core.service_model import BatchSums, ServiceTime
+from batchedapi_core.service_model import BatchSums, RequestRows, ServiceTime
 from batchedapi_core.simulation import NoisyService, max_rate
 
 POLICY: Final = ScalingPolicy(
@@ -72,7 +72,7 @@ def test_it_serves_as_much_as_was_said_and_as_the_best_of_all_sizes(
     if found is None:
         return
     policy = replace(now, max_batch_size=found.max_batch_size, batch_interval=found.batch_interval)
-    said = replica_capacity(policy, service, rows_per_request=1.0, slowdown=1.0)
+    said = replica_capacity(policy, service, requests=RequestRows(), slowdown=1.0)
     assert pytest.approx(served, rel=0.15) == said.rows_per_second
 
 

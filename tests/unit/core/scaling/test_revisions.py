@@ -28,7 +28,7 @@ class Rollout:
     def start(self, name: str, revision: str) -> None:
         """A pod that has not counted anything yet."""
         self.pods[name] = PodSample(
-            name, self.now, self.now - 60.0, 60.0, 0, 0, 0, 0, 0, 0, 0, 0, (), 0, 1,
+            name, self.now, self.now - 60.0, 60.0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1,
             revision=revision,
         )  # fmt: skip
 

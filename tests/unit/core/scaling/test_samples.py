@@ -12,10 +12,11 @@ from batchedapi_core.scaling.load import (
     BatchTotals,
     LoadInterval,
     arrival_rate,
+    came_in,
     level,
-    rows_per_request,
 )
 from batchedapi_core.scaling.samples import PodChange, PodSample, change, usable
+from batchedapi_core.service_model import RequestRows
 
 ROWS = st.floats(0.0, 1e4)
 SEEN = PodSample(
@@ -31,7 +32,6 @@ SEEN = PodSample(
     batch_seconds=20.0,
     rows_squared=30000,
     row_seconds=110.0,
-    batch_rows_buckets=((4.0, 400.0), (8.0, 1000.0)),
     queue_rows=10,
     lanes=1,
 )
@@ -41,7 +41,7 @@ LATER = replace(
 RESTARTED = replace(
     SEEN, time=1005.0, process_start=1003.0, uptime=2.0, rows_received=7, batches=3, rows=7,
     full_batches=0, batch_seconds=0.1, rows_squared=17, row_seconds=0.3,
-    batch_rows_buckets=((4.0, 3.0), (8.0, 3.0)), queue_rows=0,
+    queue_rows=0,
 )  # fmt: skip
 
 
@@ -72,7 +72,6 @@ def test_a_restarted_pod_changes_by_all_it_did_since() -> None:
 
     assert rise is not None
     assert (2.0, 7.0, 3.0) == (rise.seconds, rise.received, rise.sums.batches)
-    assert ((4.0, 3.0), (8.0, 0.0)) == rise.batches_by_edge
     assert rise.warming_up
 
 
@@ -144,11 +143,10 @@ def test_a_sample_with_an_impossible_number_is_as_good_as_none(field: str, numbe
     [
         replace(SEEN, time=float("nan")),
         replace(SEEN, process_start=float("inf")),
-        replace(SEEN, batch_rows_buckets=((float("nan"), 1.0),)),
-        replace(SEEN, batch_rows_buckets=((4.0, float("nan")),)),
+        replace(SEEN, squares_received=float("nan")),
     ],
 )
-def test_a_broken_clock_or_histogram_is_as_good_as_none(broken: PodSample) -> None:
+def test_a_broken_clock_or_sum_is_as_good_as_none(broken: PodSample) -> None:
     """As above, for what is no counter."""
     assert () == usable([broken])
 
@@ -214,7 +212,9 @@ def test_one_request_of_many_rows_is_no_jump() -> None:
     """Chance goes by requests: 900 rows are sure in 900 requests, and not at all in one."""
     calm = [LoadInterval.of(2.0 * n, 2.0, 0.0, BatchTotals()) for n in range(4)]
     single, of_nine, whole = (
-        level([*calm, LoadInterval.of(8.0, 2.0, 450.0, BatchTotals(), rows_per_request=rows)])
+        level(
+            [*calm, LoadInterval.of(8.0, 2.0, 450.0, BatchTotals(), came=RequestRows(rows, rows))]
+        )
         for rows in (1.0, 9.0, 900.0)
     )
 
@@ -226,12 +226,14 @@ def test_one_request_of_many_rows_is_no_jump() -> None:
 def test_a_steady_demand_of_few_large_requests_is_not_taken_for_less() -> None:
     """One of 200 rows each second."""
     steady = [
-        LoadInterval.of(2.0 * n, 2.0, 200.0, BatchTotals(), rows_per_request=200.0)
+        LoadInterval.of(2.0 * n, 2.0, 200.0, BatchTotals(), came=RequestRows(200.0, 200.0))
         for n in range(5)
     ]
 
     assert 190.0 < level(steady) < 200.0
-    assert 0.0 == level([LoadInterval.of(0.0, 2.0, 1500.0, BatchTotals(), rows_per_request=3000.0)])
+    assert 0.0 == level(
+        [LoadInterval.of(0.0, 2.0, 1500.0, BatchTotals(), came=RequestRows(3000.0, 3000.0))]
+    )
 
 
 @settings(derandomize=True, database=None, deadline=None)
@@ -250,8 +252,8 @@ def test_more_rows_of_any_pod_never_lower_the_level(
             for n, (rows, requests, counts) in enumerate(pods)
         ]
         rate = arrival_rate(changes, 2.0, 1.0)
-        each = rows_per_request(changes, 2.0)
-        return level([calm, LoadInterval.of(2.0, 2.0, rate, BatchTotals(), rows_per_request=each)])
+        each = came_in(changes, 2.0)
+        return level([calm, LoadInterval.of(2.0, 2.0, rate, BatchTotals(), came=each)])
 
     assert level_of_pods(pods) <= level_of_pods(above) + 1e-6
 
@@ -270,7 +272,7 @@ def test_requests_came_if_they_were_answered_or_are_in_flight() -> None:
 
     assert rise is not None
     assert 21.0 == rise.requests_received
-    assert 5.0 == rows_per_request([rise], 5.0)
+    assert RequestRows(5.0, 5.0) == came_in([rise], 5.0)
 
 
 @pytest.mark.parametrize("rows", [0.0, 100.0])
@@ -279,7 +281,7 @@ def test_replicas_that_do_not_count_requests_have_one_row_in_each(rows: float) -
     rise = change_of(SEEN, replace(LATER, rows_received=5000 + rows, in_flight=4))
 
     assert rise is not None
-    assert 1.0 == rows_per_request([rise], 5.0)
+    assert RequestRows() == came_in([rise], 5.0)
 
 
 def test_more_rows_in_an_interval_never_lower_the_level() -> None:

@@ -39,7 +39,6 @@ def sample_of(time: float, rows: float, sizes: float, *, pod: str = "a") -> PodS
         batch_seconds=0.01 * batches + 0.0002 * rows,
         rows_squared=0,
         row_seconds=0,
-        batch_rows_buckets=(),
         queue_rows=0,
         lanes=1,
         sizes=sizes,

@@ -28,7 +28,6 @@ class Pod:
     name: str
     started: float
     counters: dict[str, float] = field(default_factory=dict)
-    buckets: dict[float, float] = field(default_factory=dict)
     queue: float = 0.0
     start_up: float | None = None
 
@@ -49,8 +48,6 @@ class Pod:
             self._add("seconds", half * service.seconds(one))
             self._add("squared", half * one**2)
             self._add("row_seconds", half * one * service.seconds(one))
-            for edge in (1.0, 2.0, 4.0, float(size)):
-                self.buckets[edge] = self.buckets.get(edge, 0.0) + (half if one <= edge else 0.0)
 
     def _add(self, name: str, amount: float) -> None:
         self.counters[name] = self.counters.get(name, 0.0) + amount
@@ -71,7 +68,6 @@ class Pod:
             batch_seconds=get("seconds", 0.0),
             rows_squared=get("squared", 0.0),
             row_seconds=get("row_seconds", 0.0),
-            batch_rows_buckets=tuple(sorted(self.buckets.items())),
             queue_rows=self.queue,
             lanes=1.0,
             startup=self.start_up,
@@ -196,7 +192,6 @@ def test_a_pod_that_restarts_under_load_moves_nothing() -> None:
     before = world.desired
 
     world.pods[0].counters.clear()
-    world.pods[0].buckets.clear()
     world.pods[0].started = world.now
     world.start_up = 0.0
     after = world.run(3 * ONE_REPLICA, 300)

@@ -60,7 +60,6 @@ def counted(pod: str, look: int) -> PodSample:
         batch_seconds=0.016 * batches,
         rows_squared=36 * batches,
         row_seconds=6 * 0.016 * batches,
-        batch_rows_buckets=(),
         queue_rows=0.0,
         lanes=1.0,
     )

@@ -4,18 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from batchedapi_core.scaling.load import BatchingWindow, batch_rows_quantile
+from batchedapi_core.scaling.decide import step
+from batchedapi_core.scaling.load import BatchingWindow
 from batchedapi_core.scaling.observe import observe
 from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_core.scaling.samples import Observation, PodSample
 from batchedapi_core.scaling.state import ScalingState
-from batchedapi_core.service_model import BatchSums, ServiceTime, fit
+from batchedapi_core.service_model import ONE_ROW, BatchSums, RequestRows, ServiceTime, fit
 
 TRUE = ServiceTime(fixed=0.008, per_row=0.0005)
 POLICY = ScalingPolicy(
     min_replicas=1, max_replicas=9, max_batch_size=32, batch_interval=0.02, warm_up_batches=0
 )
-EDGES = (1, 2, 4, 8, 16, 32)
 
 
 def scrape(pod: str, time: float, batches: list[int], *, start: float = 0.0) -> PodSample:
@@ -33,10 +33,6 @@ def scrape(pod: str, time: float, batches: list[int], *, start: float = 0.0) -> 
         batch_seconds=sum(TRUE.seconds(rows) for rows in batches),
         rows_squared=sum(rows**2 for rows in batches),
         row_seconds=sum(rows * TRUE.seconds(rows) for rows in batches),
-        batch_rows_buckets=(
-            *((float(edge), float(sum(rows <= edge for rows in batches))) for edge in EDGES),
-            (float("inf"), float(len(batches))),
-        ),
         queue_rows=0,
         lanes=1,
     )
@@ -118,15 +114,26 @@ def test_a_mean_of_means_would_be_wrong_by_a_third() -> None:
     assert abs(unweighted / batching.mean_rows - 1) > 0.3
 
 
-def test_buckets_pool_to_a_cumulative_histogram() -> None:
-    """The p99 batch is read from it; +Inf says nothing the count does not."""
-    batching, _ = three_pods()
+def test_rows_that_come_together_count_from_the_next_look_and_call_for_more_replicas() -> None:
+    """One request in ten has 16 rows: more queue behind each other than behind single rows."""
+    policy = replace(POLICY, latency_target=0.1)
+    needs = []
+    for squares_of_a_row in (1.0, 10.6, 0.0):  # the last: a release that does not export them
+        state = ScalingState.empty()
+        for look in range(5):
+            sample = replace(
+                scrape("a", 1000.0 + 2.0 * look, [10, 30] * 40 * look),
+                answered=1600.0 * look / (1.0 if squares_of_a_row == 1.0 else 2.5),
+                squares_received=1600.0 * look * squares_of_a_row,
+            )
+            decision, state = step(policy, state, Observation((sample,), 1, 1, "a"), sample.time)
+        assert state.intervals[-1].arrival == 800.0
+        needs.append((decision.terms.requests, decision.terms.need))
 
-    truth = IDLE + RESTARTED_BEFORE + RESTARTED_AFTER + BUSY + BUSY
-    counts = tuple((float(edge), float(sum(rows <= edge for rows in truth))) for edge in EDGES)
-    assert counts == batching.batch_rows_buckets
-    assert 32.0 == batch_rows_quantile(batching, 0.99)
-    assert 8.0 == batch_rows_quantile(batching, 0.1)
+    (one_row, single), (mixed, together), (unknown, mean) = needs
+    assert (ONE_ROW, RequestRows(2.5, 10.6), RequestRows(2.5, 2.5)) == (one_row, mixed, unknown)
+    assert single < mean < together
+    assert 1.15 * mean < together
 
 
 def test_nothing_to_divide_by_is_none_and_not_zero() -> None:
@@ -136,7 +143,6 @@ def test_nothing_to_divide_by_is_none_and_not_zero() -> None:
     batching = load.batching
     assert (None, None, None) == (batching.mean_rows, batching.fill_percent, batching.busy)
     assert (None, None) == (batching.rows_per_second, batching.full_share)
-    assert batch_rows_quantile(batching, 0.99) is None
 
 
 def test_what_is_older_than_the_window_is_forgotten() -> None:

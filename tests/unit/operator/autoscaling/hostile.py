@@ -28,7 +28,8 @@ class Replica:
         recorder.sized(32)
         for number in range(batches):
             rows = 8 + 4 * (number % 3)
-            recorder.received(rows)
+            for _ in range(rows):
+                recorder.received(1)
             recorder.dispatched("full" if rows == 16 else "interval", [0.004] * rows)
             recorder.executed(rows, rows, rows, 0.020 + 0.001 * rows)
         recorder.gauges(

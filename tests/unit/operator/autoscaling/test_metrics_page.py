@@ -32,7 +32,7 @@ def parsed(text: str, layout: Layout | None = None) -> MetricsPage:
 
 def test_every_figure_is_read_from_its_metric() -> None:
     """A wrong one here would be a wrong replica count."""
-    found = parsed(page())
+    found = parsed(page(squares=400))
 
     sample = found.sample
     assert ("uid", 50.0, 1000.0, 60.0) == (
@@ -48,7 +48,7 @@ def test_every_figure_is_read_from_its_metric() -> None:
         sample.full_batches,
         sample.batch_seconds,
     )
-    assert [(8, 5), (16, 10), (math.inf, 10)] == list(sample.batch_rows_buckets)
+    assert 400 == sample.squares_received
     assert (3, 2) == (sample.queue_rows, sample.lanes)
     assert (16, 0.005) == (found.max_batch_size, found.batch_interval)
 
@@ -115,16 +115,6 @@ def test_a_page_that_ends_early_is_refused(cut: int) -> None:
         parse_page(page()[:-cut], "uid", time=50.0, unix_time=1060.0)
 
     assert "malformed" == refused.value.result
-
-
-def test_methods_with_different_edges_are_added_bucket_by_bucket() -> None:
-    """Adding cumulative counts would show 13 batches up to 8 rows and then only 10 up to 12."""
-    other = """batchedapi_batch_rows_bucket{method="b",le="12"} 3
-batchedapi_batch_rows_bucket{method="b",le="+Inf"} 3"""
-
-    buckets = parsed(page(extra=other)).sample.batch_rows_buckets
-
-    assert [(8, 5), (12, 8), (16, 13), (math.inf, 13)] == list(buckets)
 
 
 def test_calls_that_occupy_no_lane_do_not_count() -> None:
@@ -196,13 +186,6 @@ def test_impossible_values_void_the_page(value: str) -> None:
         ),
         pytest.param('batchedapi_lanes{method="' + "x" * 2000 + '"} 1', "too_large", id="one line"),
         pytest.param('batchedapi_lanes{method="predict"} 2', "invalid", id="series twice"),
-        pytest.param('batchedapi_batch_rows_bucket{method="b"} 2', "invalid", id="no edge"),
-        pytest.param('batchedapi_batch_rows_bucket{le="NaN"} 2', "invalid", id="edge NaN"),
-        pytest.param(
-            'batchedapi_batch_rows_bucket{le="1"} 2\nbatchedapi_batch_rows_bucket{le="2"} 1',
-            "invalid",
-            id="falling buckets",
-        ),
         pytest.param('batchedapi_lanes{method="b} 1', "malformed", id="open quote"),
         pytest.param('batchedapi_lanes{method="b"} many', "malformed", id="no number"),
         pytest.param('batchedapi_lanes{method="b"} 1_0', "malformed", id="underscore"),
@@ -269,7 +252,7 @@ LINES = st.lists(
             st.sampled_from(
                 [
                     "batchedapi_lanes",
-                    "batchedapi_batch_rows_bucket",
+                    "batchedapi_request_seconds_bucket",
                     "batchedapi_batches_total",
                     "# TYPE batchedapi_lanes",
                     "process_start_time_seconds",
@@ -296,10 +279,8 @@ def test_any_page_is_either_possible_or_refused(lines: list[str], *, first: bool
     except MetricsUnavailableError:
         return
 
-    counts = [count for _, count in found.sample.batch_rows_buckets]
-    figures = (found.sample.rows, found.sample.lanes, found.sample.rows_received, *counts)
+    figures = (found.sample.rows, found.sample.lanes, found.sample.rows_received)
     assert all(math.isfinite(figure) and figure >= 0 for figure in figures)
-    assert sorted(counts) == counts
 
 
 def test_lanes_that_methods_share_are_counted_once() -> None:

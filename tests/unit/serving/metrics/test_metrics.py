@@ -207,6 +207,7 @@ def test_rows_are_counted_on_arrival_and_when_rejected() -> None:
     recorder.rejected("queue_full", 2)
 
     assert value(memory, contract.METRIC_ROWS_RECEIVED) == 7
+    assert value(memory, contract.METRIC_REQUEST_ROWS_SQUARED) == 5**2 + 2**2
     assert value(memory, contract.METRIC_ROWS_REJECTED, "reason=queue_full") == 2
     assert value(memory, contract.METRIC_ROWS_REJECTED, "reason=latency") == 0
 
@@ -350,7 +351,7 @@ def test_slots_do_not_overlap() -> None:
         (slots.ANSWERED, contract.MAX_PROCESSES),
     ]
     block = [
-        (slots.LANES, 14),
+        (slots.LANES, 15),
         (slots.BATCHES, len(contract.RELEASE_REASONS)),
         (slots.REQUESTS, len(contract.STATUS_CODES)),
         (slots.REJECTED, len(contract.REJECTION_REASONS)),
