@@ -172,11 +172,12 @@ def _once(
             shutil.rmtree(staging)
             staging.mkdir()
         try:
-            fetch(snapshot.files, staging)
-            content = staging / CONTENT
-            if snapshot.unpack is not None:
-                snapshot.unpack(content)
-            check_digest(model_in(content), sha256)
+            with disk_errors(staging.parent):
+                fetch(snapshot.files, staging)
+                content = staging / CONTENT
+                if snapshot.unpack is not None:
+                    snapshot.unpack(content)
+                check_digest(model_in(content), sha256)
         except (LoadError, RefusedError):
             shutil.rmtree(staging)
             raise

@@ -1,6 +1,8 @@
 """Models of a registry of images: a real one, with what oras and docker push to it."""
 
+import errno
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -193,6 +195,20 @@ def test_links_out_of_an_image_are_left_out(registry: ImageRegistry, tmp_path: P
 
     assert {"a": b"1"} == files_in(path)
     assert not (path / "bin" / "sh").is_symlink()
+
+
+def test_a_disk_that_is_full_while_layers_are_unpacked_is_left_empty(
+    registry: ImageRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An image takes twice its size meanwhile, and others need the disk too."""
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    reference = registry.push_image("large", [tar_of({"a": MANY})])
+    monkeypatch.setattr("tarfile.TarFile.extract", full)
+
+    assert "is full (No space left on device)" in failure(reference, tmp_path)
 
 
 def test_without_the_client_the_remedy_is_told(
