@@ -22,6 +22,7 @@ import yaml
 
 from batchedapi_core import contract
 from batchedapi_core.manifest import BatchedAPI, ManifestError, UnknownFields, parse_api
+from batchedapi_core.manifest.spec import MAX_NAME_LENGTH
 from batchedapi_core.model_format import SUFFIXES, ModelFormat, format_of_name
 from batchedapi_serving.errors import LoadError
 
@@ -240,12 +241,14 @@ def manifest_of(predictor: str, *, trusted: bool = False) -> BatchedAPI:
         name = Path(predictor).resolve().stem
     elif trusted:
         raise DocumentError("--trusted is for a file MODEL; a class is code, which runs anyway")
-    name = re.sub("[^a-z0-9]+", "-", name.lower()).strip("-") or "model"
+    name = re.sub("[^a-z0-9]+", "-", name.lower()).strip("-")
+    if not name[:1].isalpha():
+        name = f"model-{name}".strip("-")
     return parse_api(
         {
             "apiVersion": contract.API_VERSION,
             "kind": contract.KIND,
-            "metadata": {"name": name},
+            "metadata": {"name": name[:MAX_NAME_LENGTH].strip("-")},
             "spec": {"predictor": told},
         }
     )

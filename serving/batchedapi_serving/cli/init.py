@@ -1,11 +1,14 @@
 """`batchedapi init`: the files of a first project, which serve, pass their test and build."""
 
+import json
 import re
 from pathlib import Path
 from string import Template
 from typing import Final, NamedTuple
 
 import click
+
+from batchedapi_serving.cli.documents import TRUSTED, DocumentError, manifest_of, refused
 
 _NAME: Final = re.compile(r"[a-z]([-a-z0-9]{0,43}[a-z0-9])?")
 """A name that Kubernetes takes for the API and its children."""
@@ -115,6 +118,15 @@ spec:
   predictor: {path: "model:Model", image: "$name:1"}
   serverSideBatching: {maxBatchSize: 32}
 """)
+_MANIFEST_FROM: Final = Template("""\
+apiVersion: batchedapi.dev/v1alpha1
+kind: BatchedAPI
+metadata: {name: $name}
+spec:
+  predictor:
+    path: "model:Model"
+    model: {uri: $uri}
+""")
 _TEST: Final = Template("""\
 from batchedapi_serving import Context
 from model import Model
@@ -146,15 +158,21 @@ USER 65532
     "--template", "kind", type=click.Choice(sorted(_KINDS)), default="numpy", show_default=True,
     help="What the model is made with.",
 )  # fmt: skip
-def init_command(folder: Path, kind: str) -> None:
+@click.option(
+    "--from", "model", metavar="MODEL", type=click.Path(exists=True, path_type=Path),
+    help="A saved model that `serve` takes without code: write the class that it would be.",
+)  # fmt: skip
+@TRUSTED
+def init_command(*, folder: Path, kind: str, model: Path | None, trusted: bool) -> None:
     """Write a predictor, its manifest, its test and its Dockerfile into FOLDER.
 
     The API gets the name of the folder. A file that is there already is left as it is, and nothing
-    is written.
+    is written. Of a saved model the class and the manifest are written.
 
     \b
-    Example:
+    Examples:
       batchedapi init prices --template scikit-learn
+      batchedapi init prices --from forest.skops
     """
     name = folder.resolve().name
     if not _NAME.fullmatch(name):
@@ -162,7 +180,8 @@ def init_command(folder: Path, kind: str) -> None:
             f"{folder}: the folder's name is the API's: expected lower-case letters, digits and"
             f" '-', beginning with a letter, 45 at most, got {name!r}"
         )
-    files = files_of(name, kind)
+    with refused(model, 1):
+        files = files_of(name, kind) if model is None else _files_from(name, model, trusted=trusted)
     if there := [file for file in files if (folder / file).exists()]:
         raise click.ClickException(
             f"{folder / there[0]}: is there already; name another folder, or remove it"
@@ -173,15 +192,38 @@ def init_command(folder: Path, kind: str) -> None:
             (folder / file).write_text(text)
     except OSError as error:
         raise click.ClickException(f"{folder}: {error.strerror}") from error
-    packages = _KINDS[kind].packages
+    packages = "" if model else _KINDS[kind].packages
     click.echo(f"{folder}: {', '.join(files)}\n")
     click.echo(f"  cd {folder}")
     if packages:
         click.echo(f"  pip install {packages}")
     click.echo("  batchedapi serve -f batchedapi.yaml --reload")
+    if model is not None:
+        return
     click.echo(
         f"  curl localhost:8080/{name} -H 'content-type: application/json' -d '{_KINDS[kind].row}'"
     )
+
+
+def _files_from(name: str, model: Path, *, trusted: bool) -> dict[str, str]:
+    """Text of the class that the file would be, and of a manifest that serves it with the file.
+
+    Raises:
+        DocumentError: no format is told.
+        LoadError: it is not served without code either.
+    """
+    from batchedapi_serving import formats  # noqa: PLC0415 - every replica runs this program
+    from batchedapi_serving.cli.init_from import class_text  # noqa: PLC0415
+    from batchedapi_serving.model.loading import declared_methods, method_spec  # noqa: PLC0415
+
+    told = manifest_of(str(model), trusted=trusted).spec.predictor.model
+    if told is None or told.served_as is None:
+        raise DocumentError("--from: expected the file of a saved model, got a class")
+    made = formats.class_of(formats.ModelFile(model.resolve(), told.served_as, trusted))
+    methods = [method_spec(made, method) for method in declared_methods(made)]
+    manifest = _MANIFEST_FROM.substitute(name=name, uri=json.dumps(told.uri))
+    text = class_text(model, told.served_as, [one for one in methods if one is not None])
+    return {"model.py": text, "batchedapi.yaml": manifest}
 
 
 def files_of(name: str, kind: str) -> dict[str, str]:

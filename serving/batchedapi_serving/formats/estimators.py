@@ -136,8 +136,8 @@ def _of_skops(file: ModelFile) -> Any:
     if unknown and not file.trusted:
         raise refused(
             file,
-            f"it holds {', '.join(unknown)}, which skops does not know, and whose code would run;"
-            " if you know who made it set spec.predictor.model.trusted: true (--trusted)",
+            f"it holds {', '.join(unknown)}, which skops does not take for safe; if you know who"
+            " made it set spec.predictor.model.trusted: true (--trusted)",
         )
     return skops.load(file.file, trusted=unknown)
 

@@ -1,13 +1,14 @@
 """ONNX: the graph says names, types and shapes; a symbolic first dimension is that of rows."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from batchedapi_serving.formats.interface import ModelFile, imported, refused, threads
-from batchedapi_serving.formats.items import Column, answers_of, example_of
-from batchedapi_serving.formats.tensors import tensor_of, tensors_class
+from batchedapi_serving.formats.items import Array, Column, answers_of, example_of
+from batchedapi_serving.formats.tensors import Run, tensor_of, tensors_class
 from batchedapi_serving.predictor import DTYPES, Tensor, batched
 
 _DTYPES: Final = {
@@ -18,6 +19,7 @@ _DTYPES: Final = {
 """ONNX's names of types, and the protocol's."""
 _STRING: Final = "string"
 _PROVIDERS: Final = {"cuda": "CUDAExecutionProvider", "cpu": "CPUExecutionProvider"}
+_LENGTHS: Final = (1, 32, 64)
 _REMEDY: Final = (
     "export it with a symbolic first dimension (dynamic_shapes or dynamic_axes of"
     " torch.onnx.export, [None, ...] of skl2onnx), or write a class that takes one row at a time"
@@ -88,33 +90,43 @@ def _tensors_class(file: ModelFile, session: Any) -> type:
     inputs, outputs = session.get_inputs(), session.get_outputs()
     names = [one.name for one in outputs]
     given = _declared(inputs, [one.shape[1:] for one in inputs])
-    shapes = [one.shape[1:] for one in outputs]
-    if not all(one.shape for one in outputs):
-        shapes = [array.shape[1:] for array in _probed(file, session, given)]
 
     def run(x: Mapping[str, Any]) -> Mapping[str, Any]:
         return dict(zip(names, session.run(names, x), strict=True))
 
-    return tensors_class(given, _declared(outputs, shapes), run)
-
-
-def _probed(file: ModelFile, session: Any, given: Mapping[str, Tensor]) -> list[Any]:
-    """Answers to two rows of zeros, for a graph that does not say what it answers."""
-    rows = {
-        name: np.zeros(
-            [2, *(1 if isinstance(n, str) else n for n in tensor.shape)], tensor.numpy_dtype
-        )
-        for name, tensor in given.items()
-    }
-    found: list[Any] = session.run(None, rows)
-    for one, array in zip(session.get_outputs(), found, strict=True):
+    length = _length(given, run)
+    rows = _zeros(given, length)
+    found = run(rows)
+    for name, array in found.items():
         if np.shape(array)[:1] != (2,):
             raise refused(
                 file,
-                f"output {one.name!r}: expected 2 rows for 2, got the shape"
-                f" {list(np.shape(array))}; {_REMEDY}",
+                f"output {name!r}: expected 2 rows for 2, got the shape {list(np.shape(array))};"
+                f" {_REMEDY}",
             )
-    return found
+    shapes = [one.shape[1:] if one.shape else found[one.name].shape[1:] for one in outputs]
+    return tensors_class(given, _declared(outputs, shapes), run, None if length == 1 else rows)
+
+
+def _length(given: Mapping[str, Tensor], run: Run) -> int:
+    """The least length that the graph takes where lengths differ from row to row.
+
+    One of pictures may halve them several times. Of a graph that takes none, 1.
+    """
+    for length in _LENGTHS:
+        with contextlib.suppress(Exception):
+            run(_zeros(given, length))
+            return length
+    return 1
+
+
+def _zeros(given: Mapping[str, Tensor], length: int) -> dict[str, Array]:
+    return {
+        name: np.zeros(
+            [2, *(length if isinstance(n, str) else n for n in tensor.shape)], tensor.numpy_dtype
+        )
+        for name, tensor in given.items()
+    }
 
 
 def _items_class(session: Any) -> type:

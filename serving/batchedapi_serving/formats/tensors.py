@@ -7,13 +7,17 @@ import numpy as np
 
 from batchedapi_serving.predictor import Tensor, batched
 
+Array: TypeAlias = np.ndarray[Any, Any]
 Run: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 """Arrays, rows first, to arrays."""
 
 
 def tensor_of(name: str, dtype: str, shape: Sequence[int | str | None]) -> Tensor:
-    """A row of a file's tensor; a length that it does not say has a name of its own."""
-    lengths = [n or f"{name}_{i}" for i, n in enumerate(shape, 1)]
+    """A row of a file's tensor; a length that it does not say has a name of its own.
+
+    Exporters write `?` for several such lengths, which are not the same one.
+    """
+    lengths = [f"{name}_{i}" if n in {None, 0, "", "?"} else n for i, n in enumerate(shape, 1)]
     return Tensor(dtype, lengths, allow_non_finite=dtype.startswith("FP"), name=name)
 
 
@@ -22,15 +26,29 @@ def datatype_of(dtype: np.dtype[Any]) -> str:
     return dtype.name.upper().replace("FLOAT", "FP")
 
 
-def tensors_class(inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor], run: Run) -> type:
-    """A predictor that runs arrays; a single input or output is the array itself."""
+def tensors_class(
+    inputs: Mapping[str, Tensor],
+    outputs: Mapping[str, Tensor],
+    run: Run,
+    rows: Mapping[str, Array] | None = None,
+) -> type:
+    """A predictor that runs arrays; a single input or output is the array itself.
+
+    Args:
+        inputs: A row of each.
+        outputs: A row of each.
+        run: Answers arrays.
+        rows: Of which the first is an example, where rows of zeros and length 1 are none.
+    """
     one_in, one_out = len(inputs) == 1, len(outputs) == 1
     (first, *_), (only, *_) = inputs, outputs
+    example = None if rows is None else {name: array[0].tolist() for name, array in rows.items()}
 
     class Model:
         @batched(
             inputs=inputs[first] if one_in else inputs,
             outputs=outputs[only] if one_out else outputs,
+            example=example[first] if example and one_in else example,
         )
         def predict(self, x: Any) -> Any:
             found = run({first: x} if one_in else x)

@@ -222,6 +222,8 @@ def test_a_class_without_a_manifest_gets_a_name(predictor: str, name: str) -> No
         ("iris.onnx", "iris", "onnx"),
         ("My Forest_v2.joblib", "my-forest-v2", "sklearn"),
         ("_.keras", "model", "keras"),
+        ("320n.onnx", "model-320n", "onnx"),
+        (f"{'a' * 44}-b.onnx", "a" * 44, "onnx"),
         ("bert/config.json", "bert", "huggingface"),
     ],
 )

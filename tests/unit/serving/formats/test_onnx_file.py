@@ -51,7 +51,7 @@ def test_several_inputs_are_by_name_and_lengths_may_differ(tmp_path: Path) -> No
     """The same symbol is the same length; a dimension without one has a name of its own."""
     path = onnx_model(
         tmp_path / "sum.onnx",
-        [tensor("ids", "INT64", ["batch", "tokens"]), tensor("mask", "INT64", [None, None])],
+        [tensor("ids", "INT64", ["batch", "tokens"]), tensor("mask", "INT64", ["?", "?"])],
         [tensor("sum", "INT64", ["batch", "tokens"])],
         "Add",
     )
@@ -90,6 +90,22 @@ def test_an_output_without_a_shape_is_tried(tmp_path: Path) -> None:
     _, spec = served(onnx_model(tmp_path / "relu.onnx", [x], [y], "Relu"))
 
     assert 2 == len(spec.outputs["y"].shape)
+
+
+def test_a_graph_that_halves_lengths_is_warmed_up_at_one_that_it_takes(tmp_path: Path) -> None:
+    """Zeros of length 1 are no row of it; the example is."""
+    path = onnx_model(
+        tmp_path / "pool.onnx",
+        [tensor("x", "FLOAT", ["n", 1, "width", "width"])],
+        [tensor("y", "FLOAT", ["n", 1, None, None])],
+        "MaxPool",
+        kernel_shape=[8, 8],
+    )
+
+    _, spec = served(path)
+
+    assert (1, 32, 32) == np.shape(spec.example)
+    assert served(iris_model(tmp_path / "iris.onnx"))[1].example is None
 
 
 def test_texts_are_json_items(tmp_path: Path) -> None:
