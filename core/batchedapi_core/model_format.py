@@ -32,11 +32,15 @@ SUFFIXES: Final = {
     "keras": ModelFormat.KERAS,
 }
 """Ends of file names that tell the format; a name such as `model.bst` may be of two."""
-NAME_THAT_TELLS: Final = rf"[.]({'|'.join(SUFFIXES)})([?].*)?$"
-"""Pattern of an address whose name tells the format; what follows a '?' is the query of https."""
+_SUFFIX: Final = rf"[.]({'|'.join(SUFFIXES)})([?].*)?$"
+_HUB: Final = "hf://"
+NAME_THAT_TELLS: Final = f"^{_HUB}|{_SUFFIX}"
+"""Pattern of an address that tells the format; what follows a '?' is the query of https."""
 
 
 def format_of_name(name: str) -> ModelFormat | None:
     """The format that the end of a file's name or address tells; None: it tells none."""
-    told = re.search(NAME_THAT_TELLS, name)
-    return SUFFIXES[told[1]] if told else None
+    told = re.search(_SUFFIX, name)
+    if told:
+        return SUFFIXES[told[1]]
+    return ModelFormat.HUGGINGFACE if name.startswith(_HUB) else None

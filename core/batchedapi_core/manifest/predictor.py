@@ -219,7 +219,7 @@ class ModelSpec(ManifestModel):
     format: ModelFormat | None = Field(
         None,
         description="What serves it without predictor.path. Absent: as the end of its name says:"
-        f" {', '.join(f'.{suffix}' for suffix in SUFFIXES)}.",
+        f" {', '.join(f'.{suffix}' for suffix in SUFFIXES)}; of hf:// else huggingface.",
     )
     trusted: Flag | None = Field(
         None,

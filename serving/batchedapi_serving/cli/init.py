@@ -159,7 +159,7 @@ USER 65532
     help="What the model is made with.",
 )  # fmt: skip
 @click.option(
-    "--from", "model", metavar="MODEL", type=click.Path(exists=True, path_type=Path),
+    "--from", "model", metavar="MODEL", type=click.Path(path_type=Path),
     help="A saved model that `serve` takes without code: write the class that it would be.",
 )  # fmt: skip
 @TRUSTED

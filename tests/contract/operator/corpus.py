@@ -48,6 +48,7 @@ ACCEPTED: Final[dict[str, Document]] = {
     "a file whose name tells its format": {
         "predictor": {"model": {"uri": "https://models.example/iris.onnx?version=3"}}
     },
+    "a model of the hub": {"predictor": {"model": {"uri": "hf://org/bert@main"}}},
     "a folder of a format": {
         "predictor": {
             "model": {"uri": "pvc://models/bert", "format": "huggingface", "trusted": True}
