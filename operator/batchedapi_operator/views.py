@@ -163,6 +163,8 @@ class DeploymentView:
     """Asked for."""
     replicas_owned: bool
     """Somebody has set them; False right after the Deployment was created."""
+    scaled_by: str
+    """Name of whoever has set them and is not our autoscaler; empty: nobody has."""
     settled: bool
     """Its controller has seen its latest generation."""
     existing: int
@@ -189,12 +191,17 @@ class DeploymentView:
         serving = [c for c in template["spec"]["containers"] if c["name"] == CONTAINER]
         asked = {name: value for name, value in spec.items() if name != "replicas"}
         seen = _digest([metadata["uid"], asked, _shown(metadata)])
+        scalers = [
+            entry.get("manager", "somebody")
+            for entry in metadata.get("managedFields") or ()
+            if "f:replicas" in entry.get("fieldsV1", {}).get("f:spec", {})
+        ]
         return cls(
             child=replace(ChildView.of(body), asked=seen),
             replicas=spec.get("replicas", 1),
-            replicas_owned=any(
-                "f:replicas" in entry.get("fieldsV1", {}).get("f:spec", {})
-                for entry in metadata.get("managedFields") or ()
+            replicas_owned=bool(scalers),
+            scaled_by=next(
+                (one for one in scalers if one != contract.AUTOSCALER_FIELD_MANAGER), ""
             ),
             settled=status.get("observedGeneration", 0) >= metadata.get("generation", 0),
             existing=status.get("replicas", 0),

@@ -228,6 +228,7 @@ def _written(
     )
     return replace(
         plan,
+        notes=(*plan.notes, *scaled_by_another(api, observed)),
         replicas=first_or_copied_count(api, observed),
         delete=(*unasked, *((CONFIG_MAPS, child) for child in surplus)),
         give_back=tuple(
@@ -368,6 +369,21 @@ def own_count(api: BatchedAPI, observed: Observed) -> int | None:
         return None
     first, deployment = first_or_copied_count(api, observed), observed.deployment
     return deployment.replicas if first is None and deployment is not None else first
+
+
+def scaled_by_another(api: BatchedAPI, observed: Observed) -> tuple[Note, ...]:
+    """An event where somebody else has just scaled what is the operator's to scale."""
+    there, native = observed.deployment, api.spec.autoscaling.mode is ScalingMode.NATIVE
+    if not native or there is None or not there.scaled_by:
+        return ()
+    if there.replicas == observed.status.get("desiredReplicas"):
+        return ()  # that was told
+    text = (
+        f"{there.scaled_by} has set Deployment {there.child.name} to {there.replicas} replicas, and"
+        " the operator decides anew: delete that autoscaler, or aim it at the BatchedAPI and set"
+        " spec.autoscaling.mode External"
+    )
+    return (Note("Warning", "ScaledByAnother", "Scale", text),)
 
 
 def first_web_count(web: WebSpec, observed: Observed) -> int | None:

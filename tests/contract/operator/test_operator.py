@@ -15,6 +15,7 @@ from batchedapi_operator.cluster import (
     CONFIG_MAPS,
     DEPLOYMENTS,
     DISRUPTION_BUDGETS,
+    EVENTS,
     NETWORK_POLICIES,
     PODS,
     SERVICES,
@@ -200,6 +201,21 @@ async def test_in_mode_external_spec_replicas_is_copied(world: World) -> None:
     await until(lambda: count(3), "3 replicas")
     await world.patch(BATCHED_APIS, "external", {"spec": {"replicas": 4}}, "scale")
     await until(lambda: count(4), "4 replicas")
+
+
+async def test_a_second_autoscaler_of_the_deployment_is_told_of(world: World) -> None:
+    """An HPA that aims at the Deployment and not at the API fights with the operator."""
+    await world.create_api("fought", {"predictor": IN_IMAGE})
+    await world.deployment("fought")
+    await world.until_condition("fought", "SpecValid", "Accepted")
+    await world.patch(DEPLOYMENTS, "fought", {"spec": {"replicas": 3}}, "scale")
+
+    async def told() -> bool:
+        events = await world.kube.find(EVENTS, world.namespace)
+        ours = [one for one in events if one["regarding"]["name"] == "fought"]
+        return "ScaledByAnother" in {one["reason"] for one in ours}
+
+    await until(told, "the event")
 
 
 async def test_a_hand_edited_child_is_put_right_and_a_deleted_one_made_anew(world: World) -> None:

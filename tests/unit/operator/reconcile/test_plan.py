@@ -157,6 +157,22 @@ def test_replicas_that_an_hpa_left_say_nothing_in_mode_native() -> None:
     assert "Accepted" == valid(made)[0]
 
 
+def test_another_autoscaler_of_the_deployment_is_told_once_for_each_of_its_changes() -> None:
+    """Two that decide fight; what to do about it is in the event."""
+    body = deployment_body(replicas=6)
+    body["metadata"]["managedFields"][0]["manager"] = "kube-controller-manager"
+    seen = Observed(status={"desiredReplicas": 2}, deployment=DeploymentView.of(body))
+    told = replace(seen, status={"desiredReplicas": 6})
+
+    (note,) = [one for one in planned(seen).notes if one.reason == "ScaledByAnother"]
+
+    assert note.text.startswith("kube-controller-manager has set Deployment iris to 6 replicas")
+    assert "spec.autoscaling.mode External" in note.text
+    for quiet in (planned(told), planned(seen, autoscaling={"mode": "External"}, replicas=6)):
+        assert "ScaledByAnother" not in {one.reason for one in quiet.notes}
+    assert "ScaledByAnother" not in {one.reason for one in planned(existing(replicas=6)).notes}
+
+
 def test_an_invalid_spec_leaves_the_children_untouched() -> None:
     """The last good ones go on serving, and the condition says what to change."""
     made = planned(existing(), serverSideBatching={"maxBatchSize": 0})
