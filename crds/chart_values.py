@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 import yaml
 from pydantic import BaseModel, Field, JsonValue
 
-from batchedapi_core.manifest import LogLevel, Pod
+from batchedapi_core.manifest import LogLevel, Pod, PredictorEnv
 from batchedapi_core.manifest.crd import structural_schema
 from batchedapi_core.manifest.rules import ManifestModel
 from crds.markdown import HEADER, code, table
@@ -41,6 +41,9 @@ class Image(ManifestModel):
 
     repository: str = Field("batchedapi-operator", min_length=1, description="Name without a tag.")
     tag: str = Field("", description="Empty: the chart's appVersion.")
+    digest: str = Field(
+        "", pattern=r"^(sha256:[0-9a-f]{64})?$", description="Instead of the tag: `sha256:...`."
+    )
     pull_policy: PullPolicy = Field(
         PullPolicy.IF_NOT_PRESENT, description="When the kubelet asks the registry."
     )
@@ -54,6 +57,17 @@ class ServingImage(ManifestModel):
 
     repository: str = Field("batchedapi-serving", min_length=1, description="Name without a tag.")
     tag: str = Field("", description="Empty: the chart's appVersion.")
+    digest: str = Field(
+        "", pattern=r"^(sha256:[0-9a-f]{64})?$", description="Instead of the tag: `sha256:...`."
+    )
+
+
+class ServiceAccount(ManifestModel):
+    """The operator's ServiceAccount."""
+
+    create: bool = Field(True, description="Off: `name` is one that is there already.")
+    name: str = Field("", description="Empty: the operator's name.")
+    annotations: dict[str, str] = Field(default={}, description="Annotations of the account.")
 
 
 class Resources(ManifestModel):
@@ -147,6 +161,7 @@ class ServiceMonitor(ManifestModel):
     labels: dict[str, str] = Field(
         default={}, description="Labels that your Prometheus selects monitors by."
     )
+    namespace: str = Field("", description="Where both are made. Empty: the release's.")
 
 
 class PrometheusRule(ManifestModel):
@@ -193,6 +208,11 @@ class PullSecret(ManifestModel):
 class Values(ManifestModel):
     """Everything that can be set on the chart."""
 
+    image_registry: str = Field(
+        "",
+        pattern=r"^([a-z0-9][a-z0-9.:/_-]*[a-z0-9])?$",
+        description="Written before the names of both images, such as `registry.example.com/team`.",
+    )
     image: Image = Field(default_factory=Image, description=Image.__doc__)
     replicas: int = Field(
         1,
@@ -207,6 +227,35 @@ class Values(ManifestModel):
         default=[],
         description="Secrets that the operator's image is pulled with: `[pull]`, or"
         " `[{name: pull}]` as Kubernetes writes it.",
+    )
+    fullname_override: str = Field(
+        "",
+        pattern=r"^([a-z]([-a-z0-9]{0,52}[a-z0-9])?)?$",
+        description="Name of the operator and its objects. Empty: after the release. Its Lease has"
+        " it, too, so a change is one of leader.",
+    )
+    common_labels: dict[str, str] = Field(
+        default={}, description="Further labels of every object of the chart; its own stay."
+    )
+    service_account: ServiceAccount = Field(
+        default_factory=ServiceAccount, description=ServiceAccount.__doc__
+    )
+    extra_env: list[JsonValue] = Field(
+        default=[],
+        description="Further variables of the operator, such as a proxy's or a CA's; those of"
+        " BATCHEDAPI_* have values of their own.",
+    )
+    pod_security_context: dict[str, JsonValue] = Field(
+        default={"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+        description="Of the operator's pod, as in Kubernetes.",
+    )
+    security_context: dict[str, JsonValue] = Field(
+        default={
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        description="Of the operator's container.",
     )
     watch_namespaces: list[NamespaceName] = Field(
         default=[],
@@ -272,6 +321,7 @@ def values_schema() -> str:
     schema["properties"]["watchNamespace"] = {"type": "string"}
     pod = _closed(structural_schema(Pod))
     schema["$defs"]["Defaults"]["properties"]["pod"] |= pod
+    schema["properties"]["extraEnv"]["items"] = _closed(structural_schema(PredictorEnv))
     for name in _AS_OF_PODS:
         schema["properties"][name] |= pod["properties"][name]
     header = {

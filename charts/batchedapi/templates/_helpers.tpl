@@ -1,6 +1,9 @@
 {{/* Name of the release's operator and of everything that belongs to it. */}}
 {{- define "batchedapi.operatorName" -}}
-{{- if contains .Chart.Name .Release.Name -}}
+{{- include "batchedapi.complete" . -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride -}}
+{{- else if contains .Chart.Name .Release.Name -}}
 {{- printf "%s-operator" (.Release.Name | trunc 54 | trimSuffix "-") -}}
 {{- else -}}
 {{- printf "%s-%s-operator" (.Release.Name | trunc 43 | trimSuffix "-") .Chart.Name -}}
@@ -42,7 +45,25 @@ app.kubernetes.io/name: batchedapi-operator
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
+{{/* Name of the operator's ServiceAccount, made here or not. */}}
+{{- define "batchedapi.account" -}}
+{{- include "batchedapi.complete" . -}}
+{{- with .Values.serviceAccount -}}
+{{- if and (not .create) (not .name) -}}
+{{- fail "serviceAccount.name: name the account that is there already, or leave create true" -}}
+{{- else if and (not .create) .annotations -}}
+{{- fail "serviceAccount.annotations: they have no effect while create is false; leave them out" -}}
+{{- end -}}
+{{- .name | default (include "batchedapi.operatorName" $) -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "batchedapi.labels" -}}
+{{- include "batchedapi.complete" . -}}
+{{- merge (include "batchedapi.ownLabels" . | fromYaml) .Values.commonLabels | toYaml -}}
+{{- end -}}
+
+{{- define "batchedapi.ownLabels" -}}
 {{ include "batchedapi.selectorLabels" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/part-of: batchedapi
@@ -51,7 +72,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 
 {{- define "batchedapi.image" -}}
-{{- printf "%s:%s" .image.repository (.image.tag | default .appVersion) -}}
+{{- if and .image.tag .image.digest -}}
+{{- fail (printf "image tag %s: it has no effect beside a digest; leave one of them out" .image.tag) -}}
+{{- end -}}
+{{- with .root.Values.imageRegistry }}{{ . }}/{{ end -}}
+{{- .image.repository -}}
+{{- if .image.digest }}@{{ .image.digest }}{{ else }}:{{ .image.tag | default .root.Chart.AppVersion }}{{ end -}}
 {{- end -}}
 
 {{/* NetworkPolicyPeers that read metrics and health: the operator, and monitoring. */}}

@@ -113,6 +113,16 @@ def test_a_field_in_the_wrong_place_is_found(tmp_path: Path) -> None:
         ("crds.install=maybe", "got string, want boolean"),
         ("watchNamespaces={Team_A}", "does not match pattern"),
         ("watchNamespaces={a,a}", "are equal"),
+        ("image.digest=sha256:1", "does not match pattern"),
+        ("image.tag=dev,image.digest=sha256:" + "0" * 64, "no effect beside a digest"),
+        ("serviceAccount.create=false", "serviceAccount.name"),
+        (
+            "serviceAccount.create=false,serviceAccount.name=a,serviceAccount.annotations.b=c",
+            "no effect",
+        ),
+        ("extraEnv[0].name=BATCHEDAPI_LOG_LEVEL", "set by a value of its own"),
+        ("extraEnv[0].nam=A", "'nam' not allowed"),
+        ("fullnameOverride=1a", "does not match pattern"),
         ("watchNamespace=team-a", "write `watchNamespaces: [team-a]`"),
     ],
 )
@@ -207,6 +217,74 @@ def test_both_images_have_the_version_of_the_release_unless_set() -> None:
         ]
         == "r/serving:dev"
     )
+
+
+def test_images_come_by_digest_from_a_registry_of_ones_own() -> None:
+    """Clusters that are cut off have a mirror, and policies want digests."""
+    digest = f"sha256:{'0' * 64}"
+    mirrored = render(
+        "imageRegistry=mirror.example.com/ml", f"image.digest={digest}", "servingImage.tag=dev"
+    )
+
+    name = "mirror.example.com/ml/batchedapi"
+    assert f"{name}-operator@{digest}" == operator_container(mirrored)["image"]
+    assert f"{name}-serving:dev" == environment(mirrored)["BATCHEDAPI_SERVING_IMAGE"]
+
+
+def test_every_object_has_the_common_labels_and_keeps_its_own() -> None:
+    """A policy of required labels holds for what the chart makes, too."""
+    objects = render(
+        *EVERYTHING, "commonLabels.team=ml", "commonLabels.app\\.kubernetes\\.io/name=x"
+    )
+
+    for one in objects:
+        if one["kind"] != "CustomResourceDefinition":
+            assert "ml" == one["metadata"]["labels"]["team"], one["kind"]
+            assert "batchedapi-operator" == one["metadata"]["labels"]["app.kubernetes.io/name"]
+    assert "ml" == only(objects, "Deployment")["spec"]["template"]["metadata"]["labels"]["team"]
+
+
+@pytest.mark.parametrize(("create", "name"), [(True, "mine"), (False, "mine"), (True, "")])
+def test_the_operator_acts_as_the_account_that_it_is_given(*, create: bool, name: str) -> None:
+    """Cloud identities are of accounts with a name or an annotation of the cloud's."""
+    annotated = ("serviceAccount.annotations.cloud=role",) if create else ()
+    flags = (f"serviceAccount.create={str(create).lower()}", f"serviceAccount.name={name}")
+    objects = render(*flags, *annotated)
+
+    account = name or "batchedapi-operator"
+    assert account == only(objects, "Deployment")["spec"]["template"]["spec"]["serviceAccountName"]
+    bindings = [one for one in objects if one["kind"].endswith("RoleBinding")]
+    assert {account} == {one["subjects"][0]["name"] for one in bindings}
+    made = [one["metadata"] for one in objects if one["kind"] == "ServiceAccount"]
+    assert [(account, {"cloud": "role"})] * create == [
+        (one["name"], one["annotations"]) for one in made
+    ]
+
+
+def test_the_operators_container_and_names_are_as_they_are_asked_for() -> None:
+    """A proxy, a CA and the security contexts of a stricter platform."""
+    objects = render(
+        "fullnameOverride=ml", "extraEnv[0].name=HTTPS_PROXY", "extraEnv[0].value=http://proxy",
+        "podSecurityContext.runAsUser=1000", "securityContext.privileged=false",
+    )  # fmt: skip
+    deployment = only(objects, "Deployment")
+
+    assert "ml" == deployment["metadata"]["name"] == environment(objects)["BATCHEDAPI_LEASE_NAME"]
+    assert "http://proxy" == environment(objects)["HTTPS_PROXY"]
+    pod = deployment["spec"]["template"]["spec"]
+    assert {"runAsNonRoot": True, "runAsUser": 1000}.items() <= pod["securityContext"].items()
+    own = operator_container(objects)["securityContext"]
+    assert {"privileged": False, "readOnlyRootFilesystem": True}.items() <= own.items()
+
+
+def test_monitors_may_be_where_prometheus_looks() -> None:
+    """Some Prometheus select monitors of their own namespace alone."""
+    objects = render("serviceMonitor.enabled=true", "serviceMonitor.namespace=monitoring")
+    operator, replicas = (only(objects, kind) for kind in ("ServiceMonitor", "PodMonitor"))
+
+    assert ["monitoring"] * 2 == [one["metadata"]["namespace"] for one in (operator, replicas)]
+    home = only(objects, "Deployment")["metadata"]["namespace"]
+    assert {"matchNames": [home]} == operator["spec"]["namespaceSelector"]
 
 
 def test_the_values_reach_the_operator() -> None:
