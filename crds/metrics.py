@@ -82,7 +82,7 @@ SERVING: Final = (
            " 0, and 0 has the queue. One that uses a whole core can do no more: raise"
            " `webProcesses`."),
     Metric(c.METRIC_MODEL_PROCESS_MEMORY_BYTES, "gauge", (),
-           "Memory of the largest model process; each has its own copy of the model."),
+           "Memory of the largest model process; pages that processes share count once."),
     Metric(c.METRIC_SPANS_DROPPED, "counter", (),
            "Spans that were not sent, as the collector of traces was away or too slow."),
     Metric(c.METRIC_PREDICTOR_UPDATES_DROPPED, "counter", (),

@@ -42,8 +42,8 @@ _SECTIONS: Final = (
     _Section(
         _PACKAGE,
         (
-            "batched", "endpoint", "Tensor", "SizeOf", "Context", "ItemError", "SubmitError",
-            "Response", "Upload", "Embeddings", "Reranker",
+            "batched", "endpoint", "fork_safe", "Tensor", "SizeOf", "Context", "ItemError",
+            "SubmitError", "Response", "Upload", "Embeddings", "Reranker",
         ),
         "What a predictor imports.\n",
     ),

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         Upload,
         batched,
         endpoint,
+        fork_safe,
     )
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "Upload",
     "batched",
     "endpoint",
+    "fork_safe",
 ]
 
 

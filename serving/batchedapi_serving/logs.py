@@ -124,12 +124,11 @@ def configure_logging(level: str, role: str) -> None:
                 "{asctime}{levelname}{name}{message}",
                 style="{",
                 rename_fields={"asctime": "time", "levelname": "level", "name": "logger"},
-                static_fields={"role": role},
             )
         )
     else:
         handler.setFormatter(TextFormatter())
-        handler.addFilter(_RoleFilter(role))
+    handler.addFilter(_RoleFilter(role))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
@@ -203,6 +202,17 @@ def log_apart() -> None:
             if isinstance(logger, logging.Logger):
                 logger.__class__ = _OwnLogger
                 logger.parent, logger.manager = root, manager
+
+
+def log_as(role: str, logger: logging.Logger) -> None:
+    """From now on lines have another role: this process is a fork of the one that had the first.
+
+    Args:
+        role: Which process writes.
+        logger: One of ours, after `log_apart`.
+    """
+    for handler in logger.parent.handlers if logger.parent is not None else ():
+        handler.filters[:] = [_RoleFilter(role)]  # the list is the root's own handler's too
 
 
 class _RoleFilter(logging.Filter):

@@ -25,8 +25,12 @@ log = logging.getLogger(__name__)
 
 EXIT_UNFIT: Final = 71
 """Exit code, sysexits' "system error", of a model process in which no batch can succeed."""
-LOADED_DESCRIPTOR: Final = "BATCHEDAPI_LOADED_FD"
-"""A pipe into which a model process writes one byte once its model is loaded and warmed up."""
+CONTROL_DESCRIPTOR: Final = "BATCHEDAPI_CONTROL_FD"
+"""A socket to the supervisor, on which a model process says that it is LOADED, or FORKS."""
+LOADED: Final = b"l"
+"""The model is loaded and warmed up, and this process serves it."""
+FORKS: Final = b"f"
+"""The same, and this process serves nothing: it forks those that do (decision 77)."""
 
 _LOOK_SECONDS: Final = 0.05
 """Between looks whether a process has ended, where the kernel does not tell."""
@@ -185,6 +189,15 @@ class Child:
             setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],  # Python ignores them, others count on them
         )
         self._code = None
+
+    def become(self, pid: int) -> None:
+        """Be a child of ours that another program has made, or that another Child was."""
+        self._pid, self._code = pid, None
+
+    def leave(self) -> int:
+        """Have another Child become the process that was started; its pid."""
+        pid, self._pid = self._pid or 0, None
+        return pid
 
     async def ended(self) -> int:
         """Wait for its end; the exit code, or minus the signal."""

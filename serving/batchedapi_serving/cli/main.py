@@ -100,7 +100,8 @@ _GRPC_PORT: Final = click.option(
 )  # fmt: skip
 _PROCESSES: Final = click.option(
     "--processes", type=_ProcessesType(), metavar="N|cpu_count",
-    help="Model processes, each with its own copy. [default: as the manifest says]",
+    help="Model processes; each has a copy of the model, or all share one."
+    " [default: as the manifest says]",
 )  # fmt: skip
 _WEB_PROCESSES: Final = click.option(
     "--web-processes",

@@ -14,6 +14,7 @@ from batchedapi_core.model_format import ModelFormat
 from batchedapi_serving.errors import LoadError
 from batchedapi_serving.formats.interface import ModelFile, check_content, content_of, refused
 from batchedapi_serving.logs import summary_of
+from batchedapi_serving.predictor import fork_safe
 
 __all__ = ["ModelFile", "class_of"]
 
@@ -46,4 +47,4 @@ def class_of(file: ModelFile) -> type:
         raise refused(
             file, f"cannot be loaded as {file.format} ({content_of(file.file)}): {said}"
         ) from error
-    return found
+    return fork_safe(found)

@@ -16,6 +16,7 @@ from batchedapi_serving.predictor.api import (
     Upload,
     batched,
     endpoint,
+    fork_safe,
 )
 from batchedapi_serving.predictor.spec import (
     DTYPES,
@@ -48,4 +49,5 @@ __all__ = [
     "batched",
     "default_method",
     "endpoint",
+    "fork_safe",
 ]

@@ -18,8 +18,11 @@ from batchedapi_serving.predictor.spec import SINGLE_INPUT, SINGLE_OUTPUT, Measu
 
 MARK: Final = "__batchedapi_method__"
 """Attribute of a decorated function that holds its Declared."""
+FORK_SAFE: Final = "__batchedapi_fork_safe__"
+"""Attribute of a class that is marked."""
 Tensors = Tensor | Mapping[str, Tensor]
 F = TypeVar("F", bound=Callable[..., Any])
+C = TypeVar("C", bound=type)
 BatchDim = int | tuple[int, int]
 
 
@@ -126,6 +129,28 @@ def endpoint(method: F) -> F:
     """
     setattr(method, MARK, Declared(batched=False))
     return method
+
+
+def fork_safe(predictor_class: C) -> C:
+    """Mark a class of which one process loads the model, and all of a replica are forked from it.
+
+    They share its memory, and one that ends is there again at once. The constructor runs once, with
+    a `context.worker_index` of 0, so it must open nothing that processes cannot share, such as a
+    connection. Random generators that it seeds go on alike in each process. Each process loads the
+    model for itself where a fork would miss something: a GPU, a thread or process that runs, or
+    threads of libraries, which `cpuThreads: 1` mostly avoids. The log says what was found. A
+    subclass is marked for itself.
+
+    Args:
+        predictor_class: The class; it is returned.
+    """
+    setattr(predictor_class, FORK_SAFE, True)
+    return predictor_class
+
+
+def is_fork_safe(predictor_class: type) -> bool:
+    """Whether the class itself is marked, not just one that it derives from."""
+    return vars(predictor_class).get(FORK_SAFE) is True
 
 
 def check(declared: Declared) -> None:

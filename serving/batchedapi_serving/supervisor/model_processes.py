@@ -4,10 +4,11 @@ import asyncio
 import contextlib
 import enum
 import logging
-import os
 import signal
+import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final
 
 from batchedapi_core.placement import (
     THREAD_VARIABLES,
@@ -23,20 +24,23 @@ from batchedapi_serving.oom import read_oom_kills
 from batchedapi_serving.orphans import WORKER_INDEX
 from batchedapi_serving.predictor.files import forget_gauges
 from batchedapi_serving.processes import (
+    CONTROL_DESCRIPTOR,
     EXIT_UNFIT,
-    LOADED_DESCRIPTOR,
+    FORKS,
     Backoff,
     Child,
     came,
-    close,
     first_of,
     watch_once,
 )
 from batchedapi_serving.settings import ReplicaSettings
+from batchedapi_serving.supervisor.fork_server import ForkServer
 from batchedapi_serving.supervisor.lifecycle import STARTS, CrashLoop, CrashLoopError, Life
 
 log = logging.getLogger(__name__)
 
+TELEMETRY_OFF: Final = "ORT_DISABLE_TELEMETRY"
+"""Unset, onnxruntime's wheels start a thread as they are imported, which reports their use."""
 Turn = contextlib.AbstractAsyncContextManager[None]
 
 
@@ -63,7 +67,8 @@ class ModelProcesses:
     """Model processes 0 to n-1 of one replica.
 
     The first loads alone: a model that cannot be loaded fails once, and the others find its files
-    in memory. Then as many load at once as there are CPUs.
+    in memory. Then as many load at once as there are CPUs. If the model can be shared, the first
+    becomes the fork server, and all are forked from it.
     """
 
     def __init__(
@@ -92,6 +97,7 @@ class ModelProcesses:
         self.children = [
             Child(f"model-{i}", "batchedapi_serving.model") for i in range(settings.processes)
         ]
+        self._server = ForkServer()
         self._loaded: set[int] = set()
         """Indexes of those that have their model."""
         self._first_loaded = asyncio.Event()
@@ -102,6 +108,16 @@ class ModelProcesses:
         """The pids of those that run."""
         return [child.pid for child in self.children if child.pid is not None]
 
+    @property
+    def settled(self) -> bool:
+        """Whether the memory of each says what all take: shared, it is less with each more."""
+        return self._server.process.pid is None or len(self._loaded) == len(self.children)
+
+    @property
+    def fork_server(self) -> Child:
+        """The process that the others are forked from, if there is one."""
+        return self._server.process
+
     def kill(self, pid: int) -> None:
         """End the model process `pid`, if it still is one."""
         for child in self.children:
@@ -111,6 +127,7 @@ class ModelProcesses:
 
     def kill_all(self) -> None:
         """At once: nothing runs there any more, and user code may not listen to signals."""
+        self._server.end()
         for child in self.children:
             child.signal(signal.SIGKILL)
 
@@ -134,6 +151,8 @@ class ModelProcesses:
             self._memory[slots.MODEL_RESTARTS] += 1
             if end is _End.SERVED:
                 backoff.reset()
+                if self._server.process.pid is not None:
+                    continue  # a fork costs little, and loads nothing
             await came(self._life.stopping, within=backoff.take())
 
     def _is_last(self, index: int, end: _End, failure: LoadError, crashes: CrashLoop) -> bool:
@@ -177,6 +196,8 @@ class ModelProcesses:
             self._loaded.add(index)
             self._first_loaded.set()
         code = await self._ended(index, child)
+        if not loaded or code == EXIT_UNFIT:
+            self._server.end()  # what it forks may all be so: the next start loads anew
         forget_gauges(self._settings.predictor_metrics_path, index)
         failure = child.failure(self._settings.failure_path(index), code)
         if late:
@@ -209,17 +230,22 @@ class ModelProcesses:
             OSError: it could not be started.
             TimeoutError: it took longer than `limit` seconds.
         """
-        with contextlib.ExitStack() as stack:
-            read, write = os.pipe()
-            stack.callback(close, read)
-            stack.callback(close, write)
-            environment = {**self._environments[index], LOADED_DESCRIPTOR: str(write)}
-            child.start([self._settings.runtime, str(index)], environment, (write,))
-            loaded = asyncio.Event()
-            watch_once(read, loaded, stack)
-            if not await first_of(loaded.wait(), child.ended(), within=limit):
-                raise TimeoutError
-            return loaded.is_set()
+        end = time.monotonic() + limit
+        while True:
+            with contextlib.ExitStack() as stack:
+                ours, theirs = (stack.enter_context(one) for one in socket.socketpair())
+                if not self._server.fork(child, index, theirs):
+                    number = theirs.fileno()
+                    environment = {**self._environments[index], CONTROL_DESCRIPTOR: str(number)}
+                    child.start([self._settings.runtime, str(index)], environment, (number,))
+                told = asyncio.Event()
+                watch_once(ours.fileno(), told, stack)
+                within = end - time.monotonic()
+                if not await first_of(told.wait(), child.ended(), within=within):
+                    raise TimeoutError
+                if not told.is_set() or ours.recv(1) != FORKS:
+                    return told.is_set()
+                self._server.take(child, ours)
 
 
 def _end_of_loaded(index: int, code: int, failure: LoadError) -> tuple[_End, LoadError]:
@@ -286,6 +312,7 @@ def model_environments(
     return [
         {
             WORKER_INDEX: str(index),
+            TELEMETRY_OFF: inherited.get(TELEMETRY_OFF, "1"),
             **({} if device is None else {VISIBLE: device}),
             **dict.fromkeys(missing, str(threads)),
             **user,

@@ -108,7 +108,7 @@ class Supervisor:
             self._life,
             end_orphans=self._adopted.end_of,
         )
-        self._adopted.beside(self._models.children)
+        self._adopted.beside([*self._models.children, self._models.fork_server])
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT and the drain are over.
@@ -136,7 +136,12 @@ class Supervisor:
         if models is not None:
             advise_on(settings.processes, self._cpus, None)
             keeping = life.kept("keeper of model processes", self._load_and_keep(models))
-            watch = watch_memory(settings.processes, self._cpus, lambda: models.pids, self._memory)
+
+            def measure() -> float | None:
+                shared = models.fork_server.pid
+                return memory_of_each(models.pids, shared) if models.settled else None
+
+            watch = watch_memory(settings.processes, self._cpus, measure, self._memory)
             tasks += [keeping, life.kept("watch of memory", watch)]
         try:
             await life.draining.wait()
@@ -163,8 +168,9 @@ class Supervisor:
 
     @property
     def _pids(self) -> list[int]:
-        models = () if self._models is None else self._models.pids
-        return [*models, *(pid for one in self._takers for pid in one.pids)]
+        models = () if self._models is None else (*self._models.pids, self._models.fork_server.pid)
+        takers = (pid for one in self._takers for pid in one.pids)
+        return [pid for pid in (*models, *takers) if pid is not None]
 
     def _admin_server(self) -> AdminServer:
         def started() -> bool:
@@ -302,8 +308,18 @@ def advise_on(processes: int, cpus: float, process_memory: float | None) -> None
             log.warning("advice", extra={"reason": advice.reason.value, "text": advice.text})
 
 
+def memory_of_each(pids: Sequence[int], shared: int | None) -> float | None:
+    """Bytes of the largest process, with its part of those of `shared`; None: none is there.
+
+    Pages that processes share count once in all of them together.
+    """
+    sizes = [size for size in map(process_memory, pids) if size is not None]
+    server = 0 if shared is None else process_memory(shared) or 0
+    return max(sizes) + server / len(sizes) if sizes else None
+
+
 async def watch_memory(
-    processes: int, cpus: float, pids: Callable[[], Sequence[int]], memory: slots.Memory
+    processes: int, cpus: float, measure: Callable[[], float | None], memory: slots.Memory
 ) -> None:
     """Keep the gauge of the largest model process, and warn once; until cancelled."""
     warned = False
@@ -312,11 +328,10 @@ async def watch_memory(
         if not memory[slots.READY]:
             continue
         try:
-            measured = await asyncio.to_thread(lambda: [process_memory(pid) for pid in pids()])
+            largest = await asyncio.to_thread(measure)
         except (OSError, RuntimeError) as error:  # no thread, or no descriptor left: the next time
             log.warning("memory is not measured", extra={"error": str(error)})
             continue
-        largest = max((size for size in measured if size is not None), default=None)
         if largest is None:
             continue
         memory[slots.MODEL_MEMORY] = largest

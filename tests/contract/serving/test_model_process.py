@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -22,7 +23,7 @@ from batchedapi_serving.codecs import Wire
 from batchedapi_serving.dispatch.engine_server import EngineServer
 from batchedapi_serving.dispatch.lane_connection import LaneConnection
 from batchedapi_serving.dispatch.remote import RemoteEngine
-from batchedapi_serving.processes import EXIT_UNFIT
+from batchedapi_serving.processes import CONTROL_DESCRIPTOR, EXIT_UNFIT, LOADED
 from model_process import HEAD, Asked, ModelProcess, Web, settings_in, until, web
 
 PREDICTOR = """
@@ -596,22 +597,21 @@ async def test_a_process_that_lost_its_device_ends_with_a_code_of_its_own(method
 
 def test_it_tells_the_supervisor_once_it_is_loaded() -> None:
     """Model processes load one after the other: the next begins when this one is done."""
-    read, write = os.pipe()
-    with tempfile.TemporaryDirectory() as folder:
+    ours, theirs = socket.socketpair()
+    with tempfile.TemporaryDirectory() as folder, ours:
         settings = settings_in(folder)
         (Path(folder) / "composed.py").write_text(PREDICTOR)
         settings.write()
         process = subprocess.Popen(
             [sys.executable, "-m", "batchedapi_serving.model", folder, "0"],
-            pass_fds=[write],
-            env={**os.environ, "BATCHEDAPI_LOADED_FD": str(write)},
+            pass_fds=[theirs.fileno()],
+            env={**os.environ, CONTROL_DESCRIPTOR: str(theirs.fileno())},
         )
-        os.close(write)
+        theirs.close()
         try:
-            assert b"\n" == os.read(read, 10)
-            assert b"" == os.read(read, 10)
+            assert LOADED == ours.recv(10)
+            assert b"" == ours.recv(10)
             assert process.poll() is None
         finally:
             process.kill()
             process.wait()
-            os.close(read)

@@ -38,7 +38,8 @@ from batchedapi_serving.laptop.checking.report import (
     unit_of,
 )
 from batchedapi_serving.logs import configure_logging, log_apart
-from batchedapi_serving.model.__main__ import leave_reason, load
+from batchedapi_serving.model.__main__ import leave_reason
+from batchedapi_serving.model.loaded import construct
 from batchedapi_serving.model.submit import LocalAnswers
 from batchedapi_serving.model.worker import ChannelLoop
 from batchedapi_serving.predictor import MethodSpec
@@ -93,10 +94,12 @@ def main(runtime: str) -> int:
     tell("loading the predictor")
     channel = LocalChannel()
     try:
-        runner, methods, _, lanes = load(settings, 0, channel)
+        loaded = construct(settings, 0, channel)
+        lanes = loaded.begin()
     except LoadError as error:
         leave_reason(settings.failure_path(0), error)
         return 1
+    runner, methods = loaded.runner, loaded.methods
     channel.answer_with(LocalAnswers(runner, methods, settings, lanes))
 
     def run(spec: MethodSpec, meta: Meta, payload: bytes) -> tuple[Meta, Sequence[Payload]]:

@@ -8,7 +8,10 @@ import pytest
 
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.supervisor import supervisor
-from batchedapi_serving.supervisor.supervisor import advise_on, watch_memory
+from batchedapi_serving.supervisor.supervisor import advise_on, memory_of_each, watch_memory
+
+NOBODY = 2**22 + 1
+"""Above any pid."""
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -51,7 +54,7 @@ async def test_the_gauge_is_of_the_largest_process_once_the_replica_is_ready(
     monkeypatch.setattr(supervisor, "_SETTLE_SECONDS", 0.01)
     memory = memoryview(bytearray(slots.BYTES)).cast("d")
     watching = asyncio.create_task(
-        watch_memory(1, 2.0, lambda: [os.getpid(), 2**22 + 1], memory)  # above any pid
+        watch_memory(1, 2.0, lambda: memory_of_each([os.getpid(), NOBODY], NOBODY), memory)
     )
 
     await asyncio.sleep(0.1)
