@@ -50,7 +50,7 @@ from batchedapi_serving.signals import signals_raise, signals_wait
 from batchedapi_serving.supervisor.lifecycle import CrashLoopError
 from batchedapi_serving.supervisor.supervisor import Supervisor
 from batchedapi_serving.tracing.environment import check_installed, tracing_settings
-from batchedapi_serving.web.access import expect_keys
+from batchedapi_serving.web.keys import expect_keys
 
 log = logging.getLogger(__name__)
 

@@ -370,3 +370,17 @@ async def test_a_key_of_a_secret_is_a_variable_of_the_model(tmp_path: Path) -> N
 
     with running_replica(tmp_path, ["-f", str(file)], environment) as replica:
         assert "hello" == (await ask(replica.port, 1)).json()["env"]
+
+
+def test_a_supervisor_has_no_numpy_and_no_web_framework() -> None:
+    """Each is memory of every replica, and time of every start."""
+    code = (
+        "import sys, batchedapi_serving.cli.main;"
+        " print({'numpy', 'orjson', 'starlette', 'uvicorn'} & set(sys.modules))"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+
+    assert "set()\n" == done.stdout

@@ -12,12 +12,11 @@ from batchedapi_serving.web.access import (
     RENEWED_SECONDS,
     CorsRules,
     KeyRing,
-    expect_keys,
     is_preflight,
     needs_no_key,
     owner_of,
-    read_keys,
 )
+from batchedapi_serving.web.keys import expect_keys, read_keys
 
 
 def keys_in(folder: Path, **files: str) -> Path:
