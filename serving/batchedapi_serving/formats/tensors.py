@@ -1,15 +1,18 @@
 """A class around whatever answers arrays by name with arrays by name."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from batchedapi_serving.predictor import Tensor, batched
+from batchedapi_serving.predictor.spec import padded
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Run: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 """Arrays, rows first, to arrays."""
+_MASK: Final = "attention_mask"
+"""The input of models of text that says which numbers count: zeros, as padding is, do not."""
 
 
 def tensor_of(name: str, dtype: str, shape: Sequence[int | str | None]) -> Tensor:
@@ -34,12 +37,17 @@ def tensors_class(
 ) -> type:
     """A predictor that runs arrays; a single input or output is the array itself.
 
+    Rows are padded where an input masks what that adds, and every answer can be cut back.
+
     Args:
         inputs: A row of each.
         outputs: A row of each.
         run: Answers arrays.
         rows: Of which the first is an example, where rows of zeros and length 1 are none.
     """
+    lengths = {length for one in inputs.values() for length in one.names}
+    if _MASK in inputs and all(lengths.issuperset(one.names) for one in outputs.values()):
+        inputs = padded(inputs)
     one_in, one_out = len(inputs) == 1, len(outputs) == 1
     (first, *_), (only, *_) = inputs, outputs
     example = None if rows is None else {name: array[0].tolist() for name, array in rows.items()}

@@ -20,7 +20,13 @@ from batchedapi_serving.errors import LoadError
 from batchedapi_serving.logs import summary_of, traceback_of
 from batchedapi_serving.predictor import Context, Tensor
 from batchedapi_serving.predictor.api import MARK, Declared, batch_dim_problem, named_tensors
-from batchedapi_serving.predictor.spec import PREDICT, SINGLE_INPUT, SINGLE_OUTPUT, MethodSpec
+from batchedapi_serving.predictor.spec import (
+    PREDICT,
+    SINGLE_INPUT,
+    SINGLE_OUTPUT,
+    MethodSpec,
+    padded,
+)
 from batchedapi_serving.settings import MethodSettings, ReplicaSettings
 
 log = logging.getLogger(__name__)
@@ -299,18 +305,7 @@ def _effective(predictor_class: type, spec: MethodSpec, settings: MethodSettings
     problem = batch_dim_problem(spec.batch_dim, spec.inputs, spec.outputs)
     if problem is not None:
         raise _failed(predictor_class, spec.name, f"{problem} (batchDim of the manifest)")
-    return _padded(spec) if settings.batching.pads and not spec.pads else spec
-
-
-def _padded(spec: MethodSpec) -> MethodSpec:
-    """The method with `pad=0` in every input that has a named length."""
-    inputs = {
-        name: Tensor(one.dtype, one.shape, allow_non_finite=one.allow_non_finite, pad=0)
-        if one.variable
-        else one
-        for name, one in spec.inputs.items()
-    }
-    return dataclasses.replace(spec, inputs=inputs)
+    return dataclasses.replace(spec, inputs=padded(spec.inputs)) if settings.batching.pads else spec
 
 
 def _check_all(predictor_class: type, specs: Sequence[MethodSpec]) -> None:

@@ -159,6 +159,18 @@ class Tensor:
         return int(self.numpy_dtype[2:])
 
 
+def padded(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same inputs, with `pad=0` in each that has a named length and says no other."""
+    return {
+        name: Tensor(
+            one.dtype, one.shape, allow_non_finite=one.allow_non_finite, name=one.name, pad=0
+        )
+        if one.variable and one.pad is None
+        else one
+        for name, one in inputs.items()
+    }
+
+
 def _is_number_of(dtype: str, value: Any) -> bool:
     """Whether it is finite, and in the range of the type."""
     if dtype.startswith("FP"):

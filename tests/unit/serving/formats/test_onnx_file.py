@@ -65,6 +65,22 @@ def test_several_inputs_are_by_name_and_lengths_may_differ(tmp_path: Path) -> No
     assert [[2, 2, 2]] * 2 == model.predict({"ids": rows, "mask": rows}).tolist()
 
 
+@pytest.mark.parametrize(
+    ("mask", "length", "pad"),
+    [("attention_mask", "tokens", 0), ("mask", "tokens", None), ("attention_mask", "other", None)],
+)
+def test_texts_with_a_mask_are_padded(
+    tmp_path: Path, mask: str, length: str, pad: int | None
+) -> None:
+    """As models of Hugging Face are exported; answers whose length nobody knows cannot be cut."""
+    inputs = [tensor(name, "INT64", ["batch", "tokens"]) for name in ("input_ids", mask)]
+    outputs = [tensor("sum", "INT64", ["batch", length])]
+
+    _, spec = served(onnx_model(tmp_path / "text.onnx", inputs, outputs, "Add"))
+
+    assert {pad} == {one.pad for one in spec.inputs.values()}
+
+
 def test_several_outputs_are_by_name(tmp_path: Path) -> None:
     """Of any types that the protocol has."""
     path = onnx_model(
