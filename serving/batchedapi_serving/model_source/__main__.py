@@ -129,25 +129,29 @@ def fetch_model(
         LoadError: DownloadFailed or DigestMismatch.
     """
     began = time.monotonic()
-    waits = iter(WAITS)
     try:
         location = parse_location(uri, here)
-        while True:
-            try:
-                path = _once(location, uri, sha256, folder, cache)
-                break
-            except TransientError as error:
-                if error.progressed:
-                    waits = iter(WAITS)
-                if (seconds := next(waits, None)) is None:
-                    raise RefusedError(f"{error}, {len(WAITS) + 1} times") from error
-                log.warning("download failed", extra={"error": str(error), "again_in": seconds})
-                sleep(seconds)
+        path = _tried(lambda: _once(location, uri, sha256, folder, cache), sleep)
     except RefusedError as error:
         raise LoadError("DownloadFailed", f"{FIELD} {uri!r}: {error}") from error
     seconds = round(time.monotonic() - began, 3)
     log.info("model is here", extra={"uri": uri, "path": str(path), "seconds": seconds})
     return path
+
+
+def _tried(once: Callable[[], Path], sleep: Callable[[float], None]) -> Path:
+    """Try until it is here, with waits that grow while no more of it comes."""
+    waits = iter(WAITS)
+    while True:
+        try:
+            return once()
+        except TransientError as error:
+            if error.progressed:
+                waits = iter(WAITS)
+            if (seconds := next(waits, None)) is None:
+                raise RefusedError(f"{error}, {len(WAITS) + 1} times") from error
+            log.warning("download failed", extra={"error": str(error), "again_in": seconds})
+            sleep(seconds)
 
 
 def _once(
