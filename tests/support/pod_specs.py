@@ -71,6 +71,7 @@ ACCEPTED: Final[dict[str, Spec]] = {
         topologySpreadConstraints=[SPREAD, {**SPREAD, "topologyKey": "host"}],
         priorityClassName="high",
         runtimeClassName="gvisor.1",
+        schedulerName="volcano",
         imagePullSecrets=[{"name": "registry"}],
         serviceAccountName="models",
         automountServiceAccountToken=True,

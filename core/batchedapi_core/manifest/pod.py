@@ -235,6 +235,9 @@ class Pod(ManifestModel):
     )
     priority_class_name: DnsName | None = Field(None, description="PriorityClass of the pods.")
     runtime_class_name: DnsName | None = Field(None, description="RuntimeClass of the pods.")
+    scheduler_name: DnsName | None = Field(
+        None, description="Scheduler that places the pods. Absent: the cluster's default."
+    )
     image_pull_secrets: Annotated[
         list[kubernetes.LocalObjectReference], AfterValidator(each_key_once("name"))
     ] = Field(

@@ -76,7 +76,7 @@ _SHARED_MEMORY_VOLUME: Final = "shared-memory"
 _KEYS_VOLUME: Final = "batchedapi-keys"
 _AS_WRITTEN: Final = (
     "nodeSelector", "tolerations", "affinity", "priorityClassName", "runtimeClassName",
-    "imagePullSecrets", "serviceAccountName",
+    "schedulerName", "imagePullSecrets", "serviceAccountName",
 )  # fmt: skip
 """Settings that a pod has under the same name."""
 _ACCOUNT, _OLD_ACCOUNT = "serviceAccountName", "serviceAccount"

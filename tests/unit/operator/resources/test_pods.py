@@ -35,6 +35,7 @@ def test_every_setting_arrives_in_the_pod_as_it_was_written() -> None:
     spec, (container,) = made["spec"], made["spec"]["containers"]
     for name in (
         "nodeSelector", "tolerations", "affinity", "priorityClassName", "runtimeClassName",
+        "schedulerName",
         "imagePullSecrets", "serviceAccountName",
     ):  # fmt: skip
         assert written[name] == spec[name], name
