@@ -5,6 +5,7 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
+from autoscaling.quick import quick
 from autoscaling.roster import ROSTER
 from autoscaling.services import MAX_REPLICAS, MIN_REPLICAS, SERVICES, LoadTested
 from autoscaling.traces import LOADS
@@ -69,17 +70,18 @@ def run(case: Case, max_rate: float) -> Result:
     known = LoadTested(case.served, max_rate)
     load = LOADS[case.load]
     trace = load.trace(known.planned_rate)
-    outcome = simulate(
-        known.service,
-        trace,
-        ROSTER[case.controller].make(known),
-        seed=case.seed,
-        startup=load.startup,
-        replicas=max(MIN_REPLICAS, math.ceil(load.level(0.0) - 1e-9)),
-        min_replicas=MIN_REPLICAS,
-        max_replicas=MAX_REPLICAS,
-        balancer=load.balancer(),
-    )
+    with quick():
+        outcome = simulate(
+            known.service,
+            trace,
+            ROSTER[case.controller].make(known),
+            seed=case.seed,
+            startup=load.startup,
+            replicas=max(MIN_REPLICAS, math.ceil(load.level(0.0) - 1e-9)),
+            min_replicas=MIN_REPLICAS,
+            max_replicas=MAX_REPLICAS,
+            balancer=load.balancer(),
+        )
     least = clairvoyant(trace, max_rate, min_replicas=MIN_REPLICAS).cost
     return Result(
         case,
