@@ -150,9 +150,11 @@ def judge(documents: Documents, checked: tuple[ReplicaSettings, Report]) -> Judg
     settings, report = checked
     limit = documents.api.spec.compute.mem
     allowed = None if limit is None else int(parse_quantity(limit))
-    return Judged(
-        settings, report, tuple(advise_memory(report.memory, settings.processes, allowed))
-    )
+    copies = 1 if report.shared else settings.processes
+    said = advise_memory(report.memory, copies, allowed)
+    if report.sharing is not None:
+        said.append(report.sharing)
+    return Judged(settings, report, tuple(said))
 
 
 BAD = 1

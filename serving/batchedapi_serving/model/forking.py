@@ -111,7 +111,7 @@ def problem_of_fork(work: Callable[[], str | None], seconds: float) -> str | Non
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if left:
         return (
-            f"a fork would not have the {left} threads that libraries run in this process;"
+            f"a fork would miss threads of libraries, of which {left} run in this process;"
             " cpuThreads: 1 starts none in most of them"
         )
     if not said:

@@ -35,7 +35,7 @@ from batchedapi_serving.predictor.metrics import Metrics, Values
 from batchedapi_serving.settings import ReplicaSettings
 from batchedapi_serving.standard_descriptors import open_standard_descriptors
 
-_PATIENCE: Final = 5.0
+PATIENCE: Final = 5.0
 """Seconds, and three times the warm-up, that a fork has for the same."""
 
 
@@ -81,7 +81,7 @@ class LoadedPredictor:
                 return f"fails where the process before it did not: {error}"
             return None
 
-        patience = _PATIENCE + 3 * (time.monotonic() - began)
+        patience = PATIENCE + 3 * (time.monotonic() - began)
         return hindrance(self.context.devices) or problem_of_fork(again, patience)
 
     def become(self, worker_index: int) -> None:

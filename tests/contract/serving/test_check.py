@@ -240,3 +240,35 @@ def test_a_wrong_command_line_exits_2(tmp_path: Path, arguments: list[str], mess
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+MARKED = GOOD.replace("import Tensor, batched", "import Tensor, batched, fork_safe").replace(
+    "    class Model:", "    @fork_safe\n    class Model:"
+)
+RANDOM = """self.context = context
+            import os
+            os.register_at_fork(after_in_child=lambda: self.weights.fill(0))"""
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (MARKED, "note: all processes share one copy of the model"),
+        (GOOD, "note: a fork answers the same, so 2 processes could share one copy of the model"),
+        (
+            MARKED.replace("self.context = context", RANDOM),
+            "warning: @fork_safe: each process has a model of its own: a fork answers otherwise:",
+        ),
+        (GOOD.replace("self.context = context", RANDOM), ""),
+    ],
+    ids=["shared", "could be", "not what it was", "nothing was asked for"],
+)
+def test_a_check_says_whether_processes_share_the_model(
+    tmp_path: Path, code: str, said: str
+) -> None:
+    """By the answers of a fork."""
+    done = check_code(tmp_path, code, {"predictor": {"processesPerReplica": 2}})
+
+    assert done.returncode == 0, done.stderr
+    assert said in done.stdout
+    assert bool(said) == ("fork" in done.stdout or "share" in done.stdout)

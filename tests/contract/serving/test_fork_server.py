@@ -190,7 +190,7 @@ async def test_a_fork_that_says_that_it_is_unfit_takes_its_server_along(tmp_path
         ),
         (
             "import _thread; _thread.start_new_thread(time.sleep, (999,))",
-            "a fork would not have the 1 threads that libraries run in this process; cpuThreads: 1",
+            "a fork would miss threads of libraries, of which 1 run in this process; cpuThreads: 1",
         ),
     ],
 )

@@ -4,6 +4,7 @@ Argument: the runtime folder, which has the options (`CheckOptions`) and gets th
 terminal a line says what is being done; it is gone when there is a report to read.
 """
 
+import contextlib
 import json
 import os
 import resource
@@ -18,7 +19,7 @@ from typing import Final
 
 from batchedapi_core import contract
 from batchedapi_core.service_model import BatchSums, ServiceTime, fit
-from batchedapi_serving.codecs import codec_for
+from batchedapi_serving.codecs import Results, codec_for
 from batchedapi_serving.errors import ClientError, LoadError
 from batchedapi_serving.ipc import Meta, Payload
 from batchedapi_serving.laptop.checking.equality import (
@@ -27,6 +28,7 @@ from batchedapi_serving.laptop.checking.equality import (
     Sample,
     by_shape,
     choose_samples,
+    difference,
     findings,
 )
 from batchedapi_serving.laptop.checking.report import (
@@ -35,11 +37,13 @@ from batchedapi_serving.laptop.checking.report import (
     CheckOptions,
     MethodReport,
     Report,
+    advise_sharing,
     unit_of,
 )
 from batchedapi_serving.logs import configure_logging, log_apart
 from batchedapi_serving.model.__main__ import leave_reason
-from batchedapi_serving.model.loaded import construct
+from batchedapi_serving.model.forking import problem_of_fork
+from batchedapi_serving.model.loaded import PATIENCE, LoadedPredictor, construct
 from batchedapi_serving.model.submit import LocalAnswers
 from batchedapi_serving.model.worker import ChannelLoop
 from batchedapi_serving.predictor import MethodSpec
@@ -95,6 +99,12 @@ def main(runtime: str) -> int:
     channel = LocalChannel()
     try:
         loaded = construct(settings, 0, channel)
+        shared, sharing, marked = False, None, loaded.values is not None
+        if marked or settings.processes > 1:
+            tell("comparing answers of a fork")
+            problem = problem_of_sharing(loaded, wanted)
+            shared = marked and problem is None
+            sharing = advise_sharing(problem, settings.processes, marked=marked)
         lanes = loaded.begin()
     except LoadError as error:
         leave_reason(settings.failure_path(0), error)
@@ -112,9 +122,39 @@ def main(runtime: str) -> int:
     )
     tell("")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    report = Report(settings.name, found, peak)
+    report = Report(settings.name, found, peak, shared, sharing)
     (Path(runtime) / REPORT_FILE).write_text(json.dumps(report.to_json()))
     return 0
+
+
+def problem_of_sharing(loaded: LoadedPredictor, wanted: CheckOptions) -> str | None:
+    """Why processes cannot share the model; None: a fork answers as this process does.
+
+    Raises:
+        LoadError: the warm-up failed.
+    """
+    problem = loaded.problem_of_sharing()
+    if problem is not None:
+        return problem
+    settings, began = loaded.settings, time.monotonic()
+    asked: list[tuple[AskedMethod, Sample, Results]] = []
+    for spec in loaded.methods:
+        if spec.batched and not spec.is_async:
+            codec = codec_for(spec, settings.of_method(spec.name), settings.name)
+            method = AskedMethod(codec, loaded.runner.run)
+            with contextlib.suppress(ClientError, FailedError):  # said where it is checked
+                rows = choose_samples(codec, wanted.items).rows
+                asked += [(method, row, method.ask([row])) for row in rows]
+
+    def compare() -> str | None:
+        found = (
+            difference(answer, method.ask([row]), 0, set(wanted.ignored))
+            for method, row, answer in asked
+        )
+        text = next((one for one in found if one is not None), None)
+        return None if text is None else f"answers otherwise: {text}"
+
+    return problem_of_fork(compare, PATIENCE + 3 * (time.monotonic() - began))
 
 
 def _check(

@@ -77,6 +77,21 @@ class MethodReport:
     """Unit of `maxBatchSize`: ROWS, or one unit of `size_of` in words."""
 
 
+class Weight(enum.StrEnum):
+    """How much a piece of advice matters."""
+
+    NOTE = "note"
+    WARNING = "warning"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Remark:
+    """One piece."""
+
+    weight: Weight
+    text: str
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Report:
     """Findings about a predictor."""
@@ -85,6 +100,10 @@ class Report:
     methods: tuple[MethodReport, ...]
     memory: int
     """Bytes that the process had at most."""
+    shared: bool = False
+    """All processes share that memory, as they are forked from one."""
+    sharing: Remark | None = None
+    """What there is to say of that."""
 
     @property
     def good(self) -> bool:
@@ -112,21 +131,6 @@ STILL_RISING: Final = 1.2
 """Times the rate at half the size above which a larger size is worth a try."""
 NEARLY_ALL: Final = 0.9
 """Share of the best rate with which a smaller size makes do."""
-
-
-class Weight(enum.StrEnum):
-    """How much a piece of advice matters."""
-
-    NOTE = "note"
-    WARNING = "warning"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Remark:
-    """One piece."""
-
-    weight: Weight
-    text: str
 
 
 def advise_method(
@@ -245,6 +249,22 @@ def advise_memory(peak: int, processes: int, limit: int | None) -> list[Remark]:
             f" {limit / 2**20:.0f}Mi: raise it, lower processesPerReplica, or lower maxBatchSize",
         )
     ]
+
+
+def advise_sharing(problem: str | None, processes: int, *, marked: bool) -> Remark | None:
+    """Whether processes share the model, or could; `marked` with @fork_safe."""
+    if problem is not None:
+        if not marked:
+            return None
+        text = f"@fork_safe: each process has a model of its own: {problem}"
+        return Remark(Weight.WARNING, text)
+    if marked:
+        return Remark(Weight.NOTE, "all processes share one copy of the model")
+    return Remark(
+        Weight.NOTE,
+        f"a fork answers the same, so {processes} processes could share one copy of the model:"
+        " write @fork_safe above the class if its constructor opens nothing that they cannot share",
+    )
 
 
 def _ms(seconds: float) -> str:
