@@ -18,6 +18,7 @@ from batchedapi_serving.formats.interface import ModelFile, imported, refused
 from batchedapi_serving.predictor import ItemError, batched
 
 _EXTRA: Final = "huggingface"
+_FEATURES: Final = "feature-extraction"
 _TASKS: Final = {
     "ForSequenceClassification": "text-classification",
     "ForTokenClassification": "token-classification",
@@ -25,7 +26,7 @@ _TASKS: Final = {
     "ForCTC": "automatic-speech-recognition",
     "ForConditionalGeneration": "automatic-speech-recognition",
     "ForSpeechSeq2Seq": "automatic-speech-recognition",
-    "Model": "feature-extraction",
+    "Model": _FEATURES,
 }
 """Ends of the names of architectures, and what they are for."""
 _SENTENCES: Final = "modules.json"
@@ -82,15 +83,16 @@ def _pipeline(file: ModelFile, task: str) -> Callable[[list[Any]], Sequence[Any]
         model_kwargs={} if file.trusted else {"use_safetensors": True},
     )
     tokenizer = pipeline.tokenizer
-    pads = tokenizer is None or tokenizer.pad_token is not None
+    # Features have a vector for each token, those that fill a row up included: of one row, none.
+    alone = task == _FEATURES or (tokenizer is not None and tokenizer.pad_token is None)
     parameters = dict(file.config.get("parameters") or {})
 
     def run(rows: list[Any]) -> Sequence[Any]:
         if not rows:
             return []
-        found: list[Any] = pipeline(rows, batch_size=len(rows) if pads else 1, **parameters)
+        found: list[Any] = pipeline(rows, batch_size=1 if alone else len(rows), **parameters)
         # Of one row the features are in one list more.
-        return [one[0] for one in found] if task == "feature-extraction" else found
+        return [one[0] for one in found] if task == _FEATURES else found
 
     return run
 

@@ -66,10 +66,13 @@ def test_tokens_are_classified(tmp_path: Path) -> None:
 
 
 def test_features_are_a_vector_for_each_token(tmp_path: Path) -> None:
-    """Without one list more around them."""
-    found = served(small_model(tmp_path, transformers.BertModel)).predict(["good day"])
+    """Without one list more around them, and as many in company as alone."""
+    model = served(small_model(tmp_path, transformers.BertModel))
 
-    assert (2, 16) == np.shape(found[0])
+    found = model.predict(["good day", "bad"])
+
+    assert [(2, 16), (1, 16)] == [np.shape(one) for one in found]
+    np.testing.assert_allclose(model.predict(["bad"])[0], found[1], rtol=1e-5)
 
 
 def test_images_are_bytes_in_base64(tmp_path: Path) -> None:
