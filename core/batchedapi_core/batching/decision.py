@@ -12,6 +12,7 @@ from math import inf
 from typing import Final, NamedTuple, TypeAlias, assert_never
 
 from batchedapi_core.batching.batcher import Batcher
+from batchedapi_core.batching.lengths import Group
 from batchedapi_core.batching.policy import BatchPolicy, Strategy, preferred
 from batchedapi_core.batching.queue import Buckets
 from batchedapi_core.batching.traffic import TICK
@@ -25,11 +26,15 @@ DRAIN: Final = "drain"
 
 
 class Release(NamedTuple):
-    """Give a free lane a batch of at most `size`: `take(size, now, shape)`."""
+    """Give a free lane a batch of at most `size`: `take(size, now, shape)`.
+
+    `group` rides together for its lengths; None: those whose turn it is.
+    """
 
     size: int
     reason: str  # one of contract.RELEASE_REASONS
     shape: Hashable = None  # of the requests
+    group: Group | None = None
 
 
 class WaitUntil(NamedTuple):
@@ -67,18 +72,16 @@ def next_action(batcher: Batcher, now: float, *, ahead: bool = False) -> Action:
     queued, shape, policy = batcher.queue.size, batcher.shape, batcher.policy_in_effect
     if queued == 0 or (batcher.lanes.free <= 0 and not ahead):
         return IDLE
-    queue = batcher.queue
-    if isinstance(queue, Buckets):
-        shape = queue.next(now, batcher.policy.batch_interval)
-        queued, policy = queue.queues[shape].size, batcher.policies.of(shape)
+    if policy.pads_to or isinstance(batcher.queue, Buckets):
+        apart = _apart(batcher, now)
+        if apart is not None:
+            return IDLE if ahead and apart.reason != FULL else apart
     if queued >= policy.max_batch_size:
         return Release(policy.max_batch_size, FULL, shape)
     if ahead:
         return IDLE
     if batcher.draining:
         return Release(queued, DRAIN, shape)
-    if isinstance(queue, Buckets):
-        return Release(preferred(policy, queued), SHAPE, shape)
     action: Action
     match policy.strategy:
         case Strategy.WINDOW | Strategy.ADAPTIVE:
@@ -98,6 +101,36 @@ def next_action(batcher: Batcher, now: float, *, ahead: bool = False) -> Action:
     return action
 
 
+def _apart(batcher: Batcher, now: float) -> Release | None:
+    """A batch while others wait that are of another shape, or that it is better without.
+
+    Nobody waits for company then: the others would be delayed, and cannot ride along. None: all
+    that is queued may be one batch.
+    """
+    queue, shape, policy = batcher.queue, batcher.shape, batcher.policy_in_effect
+    if isinstance(queue, Buckets):
+        shape = queue.next(now, batcher.policy.batch_interval)
+        queued, policy = queue.queues[shape].size, batcher.policies.of(shape)
+    elif (
+        policy.strategy is Strategy.FIXED
+        and queue.size < policy.max_batch_size
+        and now < queue.oldest_arrival + policy.batch_interval
+        and not batcher.draining
+    ):
+        return None  # it never releases earlier
+    most, reason = policy.max_batch_size, DRAIN if batcher.draining else SHAPE
+    group = batcher.group(shape, most, now) if policy.pads_to else None
+    if group is not None:
+        size = sum([request.size for request in group.requests])
+        full = size + group.requests[-1].size > most  # another like its longest has no room
+        return Release(min(size, most), FULL if full else reason, shape, group)
+    if not isinstance(queue, Buckets):
+        return None
+    if queued >= most:
+        return Release(most, FULL, shape)
+    return Release(queued if batcher.draining else preferred(policy, queued), reason, shape)
+
+
 def _early(batcher: Batcher, policy: BatchPolicy, queued: int) -> Release:
     return Release(preferred(policy, queued), EARLY, batcher.shape)
 
@@ -111,7 +144,7 @@ def _window(batcher: Batcher, policy: BatchPolicy, queued: int, now: float) -> A
     # 1 ms +- 1 % get 2,191 rows/s of an interval of 1 ms, and 2,693 so.
     at_most = release + TICK
     if policy.latency_target is not None:
-        late = oldest + policy.latency_target - LATENCY_MARGIN * batcher.service.seconds(queued)
+        late = oldest + policy.latency_target - LATENCY_MARGIN * batcher.seconds_queued()
         if late < release:
             release, reason = late, DEADLINE
         at_most = min(at_most, late)
@@ -125,7 +158,7 @@ def _window(batcher: Batcher, policy: BatchPolicy, queued: int, now: float) -> A
     if (
         left > 0.0
         and queued <= bursts.seen  # the burst alone is queued
-        and bursts.expected * batcher.service.line.fixed > queued * left
+        and bursts.expected * batcher.fixed > queued * left
     ):
         return WaitUntil(min(bursts.end, release))
     if policy.preferred_sizes:
@@ -147,7 +180,7 @@ def _worth_waiting_for_clients(batcher: Batcher, policy: BatchPolicy, now: float
             total += size
             back.append((group, size))
     need = min(policy.max_batch_size, total / lanes) - queued  # to one lane's fair share
-    saved = batcher.service.line.fixed / lanes  # seconds of the whole server that one row saves
+    saved = batcher.fixed / lanes  # seconds of the whole server that one row saves
     expected = 0.0
     for group, size in back:
         if need <= expected:
@@ -184,7 +217,7 @@ def _size_to_ask_again(batcher: Batcher, policy: BatchPolicy, now: float) -> int
             duration = max(duration, group.mostly_back - max(now, group.start))
     everybody = min(policy.max_batch_size, queued + batcher.running_size + away)
     if duration > 0.0:
-        worthwhile = batcher.service.line.fixed * away / duration
+        worthwhile = batcher.fixed * away / duration
         if worthwhile < everybody:
             return max(queued + 1, int(worthwhile))
     return everybody

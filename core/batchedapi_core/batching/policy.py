@@ -119,6 +119,9 @@ class BatchPolicy:
     if enough is queued for the smallest of them, and so has a full one where adaptation or memory
     allows less than max_batch_size. At the interval, a deadline or a drain everything goes."""
     queue_order: QueueOrder = QueueOrder.FIFO
+    pads_to: int = 0
+    """Length up to which rows of all lengths may share a batch, padded to its longest; longer rows
+    share it with those of about their own. 0: rows of different shapes never do."""
 
     def __post_init__(self) -> None:
         if self.max_batch_size < 1:

@@ -1,13 +1,16 @@
 """Requests that wait in one method: their turns, the late ones, and a bucket for each shape."""
 
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from heapq import heapify, heappop, heappush
 from math import inf
 from typing import TypeAlias, cast
 
-from batchedapi_core.batching.policy import QueueOrder
+from batchedapi_core.batching.lengths import Entry, Group, Load, Rides, best_group
+from batchedapi_core.batching.policy import BatchPolicy, QueueOrder
 from batchedapi_core.batching.request import Handout, Request
+from batchedapi_core.service_surface import ServiceSurface
 
 FEW_GONE = 16  # requests that left may stay in the middle up to this many before a sweep
 
@@ -208,11 +211,100 @@ class DeadlineQueue:
             self._arrivals = deque(request for request in arrivals if request.queued)
 
 
+class LengthQueue(DeadlineQueue):
+    """Requests of one shape and different lengths: their turns, and their order by length.
+
+    O(log n) a request but for moving pointers. The heap of the other queue holds the turns: those
+    of arrivals are (0, number). `own` is the sum of the lengths of all rows.
+    """
+
+    __slots__ = ("_by_deadline", "_order", "_put_back", "own")
+
+    def __init__(self, order: QueueOrder) -> None:
+        super().__init__()
+        self.own = 0
+        self._by_deadline = order is QueueOrder.DEADLINE
+        self._order: list[Entry] = []
+        self._put_back = 0  # times that a request was: each is before all that were numbered
+
+    @property
+    def longest(self) -> int:
+        """Length of the longest row; 0 if empty."""
+        return self._order[-1][0] if self._order else 0
+
+    def append(self, request: Request) -> None:
+        """Queue it in its turn."""
+        self._count += 1
+        self._arrivals.append(request)
+        self._insert(request, self._count)
+
+    def put_back(self, requests: Sequence[Request]) -> None:
+        """Queue first, in their order, what was handed out and did not run; none is cancelled."""
+        for request in reversed(requests):
+            self._put_back += 1
+            self._arrivals.appendleft(request)
+            self._insert(request, -self._put_back)
+
+    def _insert(self, request: Request, number: int) -> None:
+        request.queued = True
+        turn = request.deadline if self._by_deadline else 0.0
+        heappush(self._heap, (turn, number, request))
+        insort(self._order, (request.length, request.id, request.first, request))
+        self.size += request.size
+        self.rows += request.rows
+        self.own += request.length * request.rows
+        self._live += 1
+
+    def _forget(self, request: Request) -> None:
+        super()._forget(request)
+        self.own -= request.length * request.rows
+        del self._order[self._place(request)]
+
+    def _place(self, request: Request) -> int:
+        # A tuple that is shorter is less than its like: none compares requests.
+        return bisect_left(self._order, (request.length, request.id, request.first))
+
+    def group(self, surface: ServiceSurface, rides: Rides, most: int, now: float) -> Group | None:
+        """The next batch; `most` is the size of a full one. See `best_group`.
+
+        None: those whose turn it is, as all lengths are alike, or as all fit together best.
+        """
+        order, rows = self._order, self.rows
+        if not order or order[0][0] == order[-1][0]:
+            return None
+        together = max(1.0, rows * min(1.0, most / self.size))
+        shared = surface.fixed / together
+        per_length = surface.per_padded + surface.per_own
+        backlog = (shared + surface.per_row) * rows + per_length * self.own
+        head = self._place(self._heap[0][2])
+        load = Load(head, most, shared, backlog, now)
+        group = best_group(order, load, surface, rides.usual)
+        return None if len(group.requests) == len(order) else group
+
+    def take_these(self, requests: Sequence[Request], now: float, margin: float) -> Handout:
+        """Hand out these, which are queued, without those too late; heads too late come along."""
+        taken: list[Request] = []
+        expired: list[Request] = []
+        for request in sorted(requests, key=_arrival):
+            (expired if request.is_late(now, margin) else taken).append(request)
+            self._forget(request)
+        self._tidy()
+        expired += super().take(0, now, None, margin).expired
+        return Handout(taken, expired)
+
+
+def _arrival(request: Request) -> float:
+    return request.arrived
+
+
 OneShape: TypeAlias = RequestQueue | DeadlineQueue
 
 
-def queue_in(order: QueueOrder) -> OneShape:
+def queue_of(policy: BatchPolicy) -> OneShape:
     """An empty queue of one shape."""
+    order = policy.queue_order
+    if policy.pads_to:
+        return LengthQueue(order)
     return RequestQueue() if order is QueueOrder.FIFO else DeadlineQueue()
 
 
@@ -281,7 +373,13 @@ class Buckets:
         queue.cancel(request)
         self._left(request.shape, queue, request.size, request.rows, turn)
 
-    def take(self, size: int, now: float, shape: Hashable, margin: float = 0.0) -> Handout:
+    def take(
+        self,
+        size: int,
+        now: float,
+        shape: Hashable,
+        margin: float = 0.0,
+    ) -> Handout:
         """Hand out the first of a shape; see RequestQueue."""
         queue = self.queues.get(shape)
         if queue is None:
@@ -289,6 +387,15 @@ class Buckets:
         turn, size_before, rows_before = queue.turn, queue.size, queue.rows
         taken = queue.take(size, now, shape, margin)
         self._left(shape, queue, size_before - queue.size, rows_before - queue.rows, turn)
+        return taken
+
+    def take_these(self, these: Sequence[Request], now: float, margin: float) -> Handout:
+        """Hand out these of one shape; see LengthQueue."""
+        shape = these[0].shape
+        queue = cast("LengthQueue", self.queues[shape])
+        turn, size, rows = queue.turn, queue.size, queue.rows
+        taken = queue.take_these(these, now, margin)
+        self._left(shape, queue, size - queue.size, rows - queue.rows, turn)
         return taken
 
     def put_back(self, requests: Sequence[Request]) -> None:

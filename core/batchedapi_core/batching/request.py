@@ -37,6 +37,7 @@ class Request:
         arrived: Seconds on the caller's monotonic clock.
         deadline: Seconds on the same clock after which nobody wants the answer; inf: none.
         shape: Requests of different shapes never share a batch; None where all are alike.
+        length: Of each of its rows, where rows of different lengths may share a batch; else 0.
         first: Of its rows, in the whole request.
         split: Of a request in parts; None: it is in one piece.
         cancelled: Nobody waits for the answer any more; set by `Batcher.cancel`.
@@ -52,6 +53,7 @@ class Request:
         "deadline",
         "first",
         "id",
+        "length",
         "method",
         "queued",
         "returning",
@@ -73,7 +75,7 @@ class Request:
         self.arrived = arrived
         self.deadline = deadline
         self.shape = shape
-        self.first = 0
+        self.first = self.length = 0
         self.split: Split | None = None
         self.cancelled = self.queued = False
 
@@ -111,8 +113,14 @@ class Request:
             shape,
         )
         part.first = self.first + start
+        part.length = self.length
         part.split = self.split
         return part
+
+    def is_late(self, now: float, margin: float) -> bool:
+        """Whether it is not worth running if it takes `margin` seconds; see `RequestQueue.take`."""
+        left = self.deadline - now
+        return left <= margin and 2.0 * left <= self.deadline - self.arrived
 
     def splitting(self) -> "Split":
         """State that its parts share; made when it is first asked for."""

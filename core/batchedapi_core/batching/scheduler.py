@@ -36,6 +36,7 @@ from typing import Final, NamedTuple, TypeAlias
 from batchedapi_core.batching.batcher import Batcher
 from batchedapi_core.batching.decision import IDLE, Action, Idle, Release, WaitUntil, next_action
 from batchedapi_core.batching.lanes import RETRY, Batch, Lane, LanePool, Lanes
+from batchedapi_core.batching.lengths import lengths_in, padding_class
 from batchedapi_core.batching.policy import BatchPolicy, QueueOrder
 from batchedapi_core.batching.queue import Buckets
 from batchedapi_core.batching.request import Isolation, Request, split_parts
@@ -130,6 +131,9 @@ class ScheduledMethod:
         now: float,
     ) -> None:
         """Queue a request that is perhaps too large for a batch, or of several shapes."""
+        if self.batcher.policy.pads_to:
+            self._arrive_padded(request, sizes, shapes, now)
+            return
         shape = None if shapes is None else shapes[0]
         alike = shapes is None or all(other == shape for other in shapes)
         if alike and request.size <= self.memory.limit_of(shape):
@@ -145,6 +149,39 @@ class ScheduledMethod:
         split = request.splitting()
         split.parts = [request.part(*span) for span in spans]
         self.batcher.arrive_parts(split.parts, now)
+
+    def _arrive_padded(
+        self,
+        request: Request,
+        sizes: Sequence[int] | None,
+        shapes: Sequence[Hashable] | None,
+        now: float,
+    ) -> None:
+        """Queue a request whose rows have lengths: in parts of one length each."""
+        free = self.batcher.policy.pads_to
+        lengths: Sequence[int] = lengths_in(sizes, shapes) or [0] * request.rows
+        classes = [
+            None if shapes is None else padding_class(shapes[i], free) for i in range(request.rows)
+        ]
+        each = list(zip(classes, lengths, strict=True))
+        if each.count(each[0]) == len(each) and request.size <= self.memory.limit_of(classes[0]):
+            request.shape, request.length = each[0]
+            self.batcher.arrive(request, now)
+            return
+        limit = min([self.memory.limit_of(shape) for shape in classes])
+        if self.counts_rows:
+            spans = split_parts(sizes or request.rows, each, limit)
+        else:
+            spans = [s._replace(size=1) for s in split_parts(request.rows, each, request.rows)]
+        split = request.splitting()
+        parts = []
+        for start, stop, size, _ in spans:
+            shape, length = each[start]
+            part = request.part(start, stop, size, shape)
+            part.length = length
+            parts.append(part)
+        split.parts = parts
+        self.batcher.arrive_parts(parts, now)
 
     def is_over(self, wait: WaitUntil, now: float) -> bool:
         """Whether a wait of this method is to be thought over."""
@@ -228,7 +265,7 @@ class Scheduler:
                 return Expired(expired)
         batch.lane = self._pool.take(batch)
         batch.started = now
-        self.methods[batch.method].batcher.started(batch.size, now)
+        self.methods[batch.method].batcher.started(batch.size, now, batch.requests)
         return Dispatch(batch, expired)
 
     def has_work(self) -> bool:
@@ -289,12 +326,16 @@ class Scheduler:
 
         `wait`: seconds in which it is expected to begin.
         """
-        size, reason, shape = release
+        size, reason, shape, group = release
         batcher = method.batcher
-        margin = wait + batcher.service.at_least(size)
+        if group is None:
+            margin = wait + batcher.service.at_least(size)
+        else:
+            margin = wait + batcher.at_least(size, group.requests)
         if method.memory.any:
-            size = method.memory.at_most(size, shape)
-        requests, expired = batcher.take(size, now, shape, margin)
+            most = method.memory.at_most(size, shape)
+            size, group = most, group if most == size else None
+        requests, expired = batcher.take(size, now, shape, margin, group)
         if not requests:
             return None, expired
         if self._reruns.any:
@@ -336,7 +377,7 @@ class Scheduler:
         if batch is not None and all(r.deadline > now + wait for r in batch.requests):
             batch.lane = lane
             self._ahead = batch
-            method.batcher.sent_ahead(batch.size)
+            method.batcher.sent_ahead(batch.size, batch.requests)
             return Ahead(batch, expired)
         if batch is not None:
             method.batcher.put_back(batch.requests)
@@ -356,7 +397,7 @@ class Scheduler:
         """The lane that is expected free first, and in how many seconds; see _next_ahead."""
         first, end = None, inf
         for lane, batch in self._pool.running():
-            seconds = self.methods[batch.method].batcher.service.at_least(batch.size)
+            seconds = self.methods[batch.method].batcher.at_least(batch.size, batch.requests)
             ends = batch.started + seconds
             if seconds <= LONGEST_AHEAD and now < ends < end and batch.reason != RETRY:
                 first, end = lane, ends
@@ -368,7 +409,7 @@ class Scheduler:
         batch.started = now
         batcher = self.methods[batch.method].batcher
         batcher.left_ahead(batch.size)
-        batcher.started(batch.size, now)
+        batcher.started(batch.size, now, batch.requests)
         if self._reruns.any:
             self._reruns.served(batch.method)
         return Begins(batch)
@@ -391,6 +432,7 @@ class Scheduler:
         batcher = method.batcher
         if (
             shapes is None
+            and not batcher.policy.pads_to
             and not method.memory.any
             and request.size <= batcher.policy.max_batch_size
         ):

@@ -221,8 +221,10 @@ class VirtualReplica:
         size = rows if of.counts_rows and sizes is None else of.size_of(rows, sizes)
         if len(self._in_flight) >= plan.max_in_flight:
             return Refused.QUEUE_FULL
-        if admission is not None and not admission.accepts(of.batcher, size, now):
-            return Refused.LATE
+        if admission is not None:
+            longest = of.batcher.longest(sizes, shapes)
+            if not admission.accepts(of.batcher, size, now, rows, longest):
+                return Refused.LATE
         hurried = timeout is not None and timeout < plan.timeout
         deadline = now + (timeout if timeout is not None and hurried else plan.timeout)
         who = self._stranger if client is None else client

@@ -153,7 +153,7 @@ class History:
 
     def check_reason(self, action: Release) -> None:
         """It is true, and a full batch overtakes only who has not waited for the interval."""
-        size, reason, shape = action
+        size, reason, shape, _ = action
         queued = sum(request.size for request in self.live if request.shape == shape)
         fifo = self.policy.queue_order is QueueOrder.FIFO
         turns = [(0.0 if fifo else e.deadline, e.arrived, e.shape == shape) for e in self.live]
