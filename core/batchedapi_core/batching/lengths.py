@@ -15,7 +15,7 @@ those queued. `usual` is the share of the lane's time that such times take where
 length ride. So alone / usual is the time that a row usually costs, and the rate of a group says how
 much less it costs than usual: an odd row is not hidden in a large batch that is cheap without it.
 The last factor is for the tail: it prefers rows that have waited, by their age over the seconds
-that all queued rows take. docs/decisions/0077 has the evidence.
+that all queued rows take. docs/decisions/0078 has the evidence.
 """
 
 from collections.abc import Hashable, Mapping, Sequence

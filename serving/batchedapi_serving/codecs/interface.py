@@ -153,7 +153,7 @@ class DecodedRequest(NamedTuple):
     sizes: Sequence[int] | None = None
     """Cost of each row in the method's own unit (`size_of`), each >= 1; None: one each."""
     shapes: Sequence[Hashable] | None = None
-    """One for each row; rows of different shapes share no batch. None: all have the one shape."""
+    """Lengths of each row's variable dimensions; None: all have the one shape."""
 
 
 class Collated(NamedTuple):
@@ -184,6 +184,8 @@ class Codec(Protocol):
     method: MethodSpec
     api_name: str
     receipts: Receipts
+    pads_to: int
+    """Length up to which rows share a batch whatever their lengths, as BatchPolicy says."""
 
     def decode(self, wire: Wire, head: Head, body: bytes) -> DecodedRequest:
         """Check and take apart one request.

@@ -12,6 +12,7 @@ the other, and meta "calls" has their lengths.
 model/marshalling.py reads both.
 """
 
+import sys
 import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, assert_never
@@ -59,6 +60,7 @@ class ItemCodec:
     """Payloads are lists of JSON texts, one a row."""
 
     def __init__(self, method: MethodSpec, api_name: str, receipts: Receipts) -> None:
+        self.pads_to = 0 if method.size_of is None else sys.maxsize  # the method pads by itself
         self.method = method
         self.api_name = api_name
         self.receipts = receipts
@@ -133,6 +135,7 @@ class CallCodec:
     """Payloads are lists of (what is said of the request, body); each is a call."""
 
     def __init__(self, method: MethodSpec, api_name: str, receipts: Receipts) -> None:
+        self.pads_to = 0
         self.method = method
         self.api_name = api_name
         self.receipts = receipts

@@ -14,7 +14,7 @@ batch takes less than 2 ** (variable dimensions) times the bytes that clients ha
 import functools
 import itertools
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -61,7 +61,7 @@ class NamedCodec:
         self.api_name = api_name
         self.receipts = receipts
         self._variable = method.variable
-        self._pads_to = freely_padded(method, most_rows) if method.pads else 0
+        self.pads_to = freely_padded(method, most_rows) if method.pads else 0
 
     def decode(self, wire: Wire, head: Head, body: bytes) -> DecodedRequest:
         """See Codec.decode."""
@@ -95,11 +95,7 @@ class NamedCodec:
                 )
                 for row in rows
             ]
-        shapes: Sequence[Hashable] | None = None
-        if self._variable and not self._pads_to:
-            shapes = [row.lengths for row in rows]
-        elif self._variable and any(max(row.lengths) > self._pads_to for row in rows):
-            shapes = [padding_class(row.lengths, self._pads_to) for row in rows]
+        shapes = [row.lengths for row in rows] if self._variable else None
         return Encoded(len(rows), rows, sizes, shapes)
 
     def from_row(self, row: Any, place: str, head: Head | None = None) -> Encoded:
@@ -287,16 +283,6 @@ def freely_padded(method: MethodSpec, most_rows: int) -> int:
         (1 << exponent for exponent in range(FREE_BYTES.bit_length())),
     )
     return max(lengths, default=1)
-
-
-def padding_class(lengths: Sequence[int], free: int) -> Hashable:
-    """Rows of one class may share a batch; None is the class of those that are padded freely.
-
-    In any other, the lengths of each dimension lie between a power of two and the one before.
-    """
-    if max(lengths) <= free:
-        return None
-    return tuple((length - 1).bit_length() for length in lengths)
 
 
 def padded(tensor: Tensor, parts: Sequence[bytes], shapes: Sequence[tuple[int, ...]]) -> bytes:

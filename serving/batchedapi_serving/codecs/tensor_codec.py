@@ -50,6 +50,7 @@ class TensorCodec:
 
     def __init__(self, method: MethodSpec, api_name: str, receipts: Receipts) -> None:
         self.method = method
+        self.pads_to = 0
         self.results = functools.partial(read_results, method)
         """See Codec.results."""
         self.api_name = api_name

@@ -119,7 +119,7 @@ class Dispatcher(MethodTable[MethodQueue]):
         if len(in_flight.by_id) >= self._settings.max_concurrency:
             raise served.full(self._settings.max_concurrency, rows)
         if served.admission is not None:
-            served.check_latency(served.admission, rows, size, now)
+            served.check_latency(served.admission, decoded, size, now)
         hurried = timeout is not None and timeout < in_flight.timeout
         deadline = now + (timeout if timeout is not None and hurried else in_flight.timeout)
         request = Request(next(in_flight.ids), served.name, rows, size, client, now, deadline)

@@ -34,7 +34,14 @@ from batchedapi_core.batching import (
     WaitUntil,
     retry_after,
 )
-from batchedapi_serving.codecs import Answer, Codec, Receipt, Results, codec_for
+from batchedapi_serving.codecs import (
+    Answer,
+    Codec,
+    DecodedRequest,
+    Receipt,
+    Results,
+    codec_for,
+)
 from batchedapi_serving.codecs.interface import Item
 from batchedapi_serving.codecs.results import (
     ItemResults,
@@ -148,6 +155,7 @@ class MethodQueue:
             # A method that declares less than others leaves out what it cannot reach.
             preferred_sizes=tuple(n for n in batching.preferred_batch_sizes if n <= size),
             queue_order=batching.queue_order,
+            pads_to=self.codec.pads_to,
         )
         rows = batching.size_unit is SizeUnit.ROWS
         self.method = self.scheduler.add_method(spec.name, policy, counts_rows=rows)
@@ -160,13 +168,17 @@ class MethodQueue:
         self.recorder.rejected("queue_full", rows)
         return QueueFullError.of_replica(limit, retry_after(self.batcher))
 
-    def check_latency(self, admission: Admission, rows: int, size: int, now: float) -> None:
+    def check_latency(
+        self, admission: Admission, decoded: DecodedRequest, size: int, now: float
+    ) -> None:
         """Refuse a request that comes too late; asked once for each, before it is queued.
 
         Raises:
             LateError: it would miss `maxLatency`.
         """
-        if not admission.accepts(self.batcher, size, now):
+        rows, _, _, sizes, shapes = decoded
+        longest = self.batcher.longest(sizes, shapes)
+        if not admission.accepts(self.batcher, size, now, rows, longest):
             self.recorder.rejected("latency", rows)
             raise LateError.expected(retry_after(self.batcher))
 

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from batchedapi_core.batching import padding_class
 from batchedapi_core.contract import METHOD_BATCH as BATCH
 from batchedapi_serving.codecs import Codec, Collated, Results, codec_for
 from batchedapi_serving.codecs.submits import answered_rows, rows_frame, submitted_rows
@@ -203,7 +204,8 @@ class LocalAnswers:
         codec = self._codecs[meta["method"]]
         try:
             encoded = submitted_rows(codec, meta, payload)
-            rows, shapes = encoded.rows, set(encoded.shapes or ())
+            rows = encoded.rows
+            shapes = {padding_class(shape, codec.pads_to) for shape in encoded.shapes or ()}
             if codec.method.batched and len(shapes) <= 1:
                 results = await self._run(codec, codec.collate([encoded.payload]), rows)
             else:  # calls and rows of different shapes run one by one

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import orjson
 
+from batchedapi_core.batching import padding_class
 from batchedapi_serving.codecs import Codec, Encoded, Results
 from batchedapi_serving.codecs.interface import Array
 from batchedapi_serving.codecs.results import ItemResults, TensorResults
@@ -46,7 +47,7 @@ def samples_of(codec: Codec, encoded: Encoded) -> list[Sample]:
     return [
         Sample(
             part,
-            None if encoded.shapes is None else encoded.shapes[i],
+            None if encoded.shapes is None else padding_class(encoded.shapes[i], codec.pads_to),
             1 if encoded.sizes is None else encoded.sizes[i],
             sum(map(len, codec.collate([part]).buffers)),
         )
