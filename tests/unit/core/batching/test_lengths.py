@@ -451,6 +451,17 @@ def test_admission_goes_by_the_length_of_the_request(
     assert [short, long] == answers
 
 
+def test_admission_without_a_lane_counts_the_queue_alone() -> None:
+    """A replica whose processes are replaced: there is no lane that could be free next."""
+    replica = Replica()
+    replica.arrive(10)
+    replica.arrive(400)
+    replica.scheduler.lanes_lost(1)
+
+    assert Admission(1.0).accepts(replica.batcher, 1, 0.0, 1, 400)
+    assert not Admission(0.01).accepts(replica.batcher, 1, 0.0, 1, 400)
+
+
 def test_alike_rows_have_no_longest() -> None:
     """Admission asks t(n) for them, as ever."""
     assert 0 == Batcher(BatchPolicy(8, 0.005)).longest((3,), [(5,)])
