@@ -108,6 +108,7 @@ def test_no_free_lane_is_idle() -> None:
     world.arrive(Client())
 
     assert Idle() == world.ask()
+    assert Idle() == next_action(world.batcher, world.now, ahead=True)  # only a full batch is sent
 
 
 def test_a_full_queue_goes_at_once() -> None:

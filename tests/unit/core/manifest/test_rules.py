@@ -185,6 +185,21 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         predictor(model={"uri": "file:///a/../b"}),
     ),
     (
+        "spec.predictor.path is required, unless model is served as it is",
+        {"predictor": {"model": {"uri": "https://host/iris.onnx?version=2"}}},
+        {"predictor": {"model": {"uri": "https://host/iris.bst"}}},
+    ),
+    (
+        "model.format and model.trusted",
+        {"predictor": {"model": {"uri": "s3://b/iris.bst", "format": "xgboost"}}},
+        predictor(model={"uri": "s3://b/iris.bst", "format": "xgboost"}),
+    ),
+    (
+        "spec.predictor.source needs path",
+        predictor(source={"configMap": "code"}, model={"uri": "s3://b/iris.onnx"}),
+        {"predictor": {"source": {"configMap": "code"}, "model": {"uri": "s3://b/x.onnx"}}},
+    ),
+    (
         "model.cache would do nothing",
         predictor(model={"uri": "s3://b/x", "cache": {"pvc": "models"}}),
         predictor(model={"uri": "pvc://b/x", "cache": {"pvc": "models"}}),

@@ -33,6 +33,9 @@ batchedapi_request_rows_squared_total{{method="predict"}} {squared}
 batchedapi_rows_rejected_total{{method="predict",reason="latency"}} 1
 batchedapi_rows_rejected_total{{method="predict",reason="queue_full"}} 2
 # TYPE batchedapi_batch_rows histogram
+batchedapi_batch_rows_bucket{{method="predict",le="8"}} {batches / 2}
+batchedapi_batch_rows_bucket{{method="predict",le="16"}} {batches}
+batchedapi_batch_rows_bucket{{method="predict",le="+Inf"}} {batches}
 batchedapi_batch_rows_sum{{method="predict"}} {rows}
 batchedapi_batch_rows_count{{method="predict"}} {batches}
 batchedapi_batch_requests_sum{{method="predict"}} {rows if requests is None else requests}
@@ -51,6 +54,8 @@ batchedapi_batch_interval_seconds{{method="predict"}} 0.005
 
 CALLS: str = """batchedapi_rows_received_total{method="ask"} 70
 batchedapi_rows_rejected_total{method="ask",reason="queue_full"} 3
+batchedapi_batch_rows_bucket{method="ask",le="1"} 60
+batchedapi_batch_rows_bucket{method="ask",le="+Inf"} 60
 batchedapi_batch_rows_sum{method="ask"} 60
 batchedapi_batch_rows_count{method="ask"} 60
 batchedapi_batch_requests_sum{method="ask"} 60
