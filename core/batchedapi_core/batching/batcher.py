@@ -237,7 +237,7 @@ class Batcher:
         if live[0].shape != self.shape:
             self._other_shape(live[0].shape)
         # In order of deadlines nothing goes ahead.
-        cast("RequestQueue | Buckets", self.queue).put_back(live)
+        cast("RequestQueue | LengthQueue | Buckets", self.queue).put_back(live)
 
     def finished(self, requests: Sequence[Request], seconds: float | None, now: float) -> None:
         """A batch is done and its lane free; `requests` is all of it, cancelled ones too.

@@ -405,7 +405,8 @@ class Buckets:
         if queue is None:
             queue = self.queues[shape] = self._new_queue()
         size, rows = queue.size, queue.rows
-        cast("RequestQueue", queue).put_back(requests)  # nothing else is handed out so early
+        # Nothing else is handed out so early.
+        cast("RequestQueue | LengthQueue", queue).put_back(requests)
         self.size += queue.size - size
         self.rows += queue.rows - rows
         self._note(shape, queue)

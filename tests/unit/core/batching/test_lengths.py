@@ -214,20 +214,23 @@ def test_what_is_not_full_does_not_go_ahead() -> None:
     assert isinstance(replica.scheduler.next(0.0), Idle)
 
 
-def test_what_was_ahead_of_a_lane_that_is_lost_is_queued_first() -> None:
-    """In its turn, and in the order of lengths."""
+@pytest.mark.parametrize("beside", [(), (LONGEST + 1,)])
+def test_what_was_ahead_of_a_lane_that_is_lost_is_queued_first(beside: tuple[int, ...]) -> None:
+    """In its turn, and in the order of lengths; also beside rows that are not padded to these."""
     replica = Replica()
     for number in range(30):
         replica.arrive(10 + number % 2)
     replica.batch()
     ahead = replica.scheduler.next(0.0)
     assert isinstance(ahead, Ahead)
+    for length in beside:
+        replica.arrive(length)
 
     replica.scheduler.lanes_lost(1)
     replica.scheduler.lane_added(Lane(2), 0.0)
 
     assert set(ahead.batch.requests) & set(replica.batch().requests)
-    assert 14 == replica.batcher.queue.size
+    assert 14 + len(beside) == replica.batcher.queue.size
 
 
 @pytest.mark.parametrize("strategy", [Strategy.WINDOW, Strategy.FIXED, Strategy.IMMEDIATE])
