@@ -277,7 +277,7 @@ IGNORED = """
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize(
     "place",
-    ["cli.main:load_documents", "cli.serve:replica_settings", "cli.serve:Supervisor"],
+    ["cli.main:given_documents", "cli.serve:replica_settings", "cli.serve:Supervisor"],
 )
 def test_a_signal_is_not_lost_where_python_ignores_exceptions(
     tmp_path: Path, place: str, number: signal.Signals
