@@ -501,6 +501,10 @@ REFUSED: Final[dict[str, tuple[Document, str]]] = {
         predictor(model={"uri": "pvc://weights/../../etc"}),
         "spec.predictor.model.uri",
     ),
+    "cache of a model that is used in place": (
+        predictor(model={"uri": "pvc://weights", "cache": {"pvc": "models"}}),
+        "spec.predictor.model.cache",
+    ),
     "claim with a bad name": (predictor(model={"uri": "pvc://-a/b"}), "spec.predictor.model.uri"),
     "short digest": (
         predictor(model={"uri": "file:///a", "sha256": "00"}),

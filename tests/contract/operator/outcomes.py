@@ -20,7 +20,8 @@ PATIENCE: Final = 90.0
 _PACE: Final = 0.25
 _REMEDY: Final = re.compile(
     r"must|should|expected|supported values|need|cannot|required|at most|create it|lower|raise|"
-    r"unknown field|may not be|maximum|minimum|change|not found|was found|set |names? another",
+    r"unknown field|may not be|maximum|minimum|change|not found|was found|set |names? another|"
+    r"leave it out",
     re.IGNORECASE,
 )
 """Words of a message that says what to do."""

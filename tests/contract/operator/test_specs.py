@@ -40,6 +40,8 @@ SAMPLE: Final = 160
 LANES: Final = 8
 REPLICAS: Final = ("replicas", "minReplicas")
 """Not here: values of these are thousands of pods."""
+UNMADE: Final = ("spec.networking.gateway", "spec.networking.ingress")
+"""Nor here: the operator of this room makes none, and names the whole; see test_exposure.py."""
 
 
 @pytest.fixture
@@ -71,6 +73,7 @@ def sample() -> list[tuple[Place, Any]]:
         for place in LEAVES
         for value in tried(place)
         if str(place[-1]) not in REPLICAS and "gpu" not in words(place).lower()
+        if not words(place).startswith(UNMADE)
     ]
     return random.Random(1).sample(found, SAMPLE)
 
