@@ -299,8 +299,9 @@ def lane_capacity(
     with_room = math.floor(largest_batch - together)
     if with_room >= 1:
         size = _peak(lambda rows: rate(rows, service.per_row), with_room)
-        if rate(size, service.per_row) > most:
-            best, most = size, rate(size, service.per_row)
+        found = rate(size, service.per_row)
+        if found > most:
+            best, most = size, found
     if most <= 0.0:
         return Capacity(BEST_EFFORT * throughput, full, feasible=False)
     return Capacity(most, best, feasible=True)

@@ -140,9 +140,9 @@ class Batcher:
 
         `size`, `shape` and `group` are those of the Release (while only one shape is queued, it is
         that one). In order: the oldest, or the earliest deadline, first; or the group, whatever
-        their turn. Requests that are too late if
-        they take `margin` seconds come in `expired`, uncounted; see `RequestQueue.take`. A request
-        that alone is larger than `size`, because a limit came after it, is handed out alone.
+        their turn. Requests that are too late if they take `margin` seconds come in `expired`,
+        uncounted; see `RequestQueue.take`. A request that alone is larger than `size`, because a
+        limit came after it, is handed out alone.
         """
         queue = self.queue
         if group is not None:

@@ -169,16 +169,13 @@ class DeadlineQueue:
         """
         requests: list[Request] = []
         expired: list[Request] = []
-        late = now + margin
         heap = self._heap
         while heap:
             request = heap[0][2]
             if not request.queued:
                 heappop(heap)
                 continue
-            if request.deadline <= late and 2.0 * (request.deadline - now) <= (
-                request.deadline - request.arrived
-            ):
+            if request.is_late(now, margin):
                 expired.append(request)
             elif request.size <= size or (size > 0 and not requests):
                 requests.append(request)
@@ -373,13 +370,7 @@ class Buckets:
         queue.cancel(request)
         self._left(request.shape, queue, request.size, request.rows, turn)
 
-    def take(
-        self,
-        size: int,
-        now: float,
-        shape: Hashable,
-        margin: float = 0.0,
-    ) -> Handout:
+    def take(self, size: int, now: float, shape: Hashable, margin: float = 0.0) -> Handout:
         """Hand out the first of a shape; see RequestQueue."""
         queue = self.queues.get(shape)
         if queue is None:

@@ -39,7 +39,7 @@ from batchedapi_core.batching.lanes import RETRY, Batch, Lane, LanePool, Lanes
 from batchedapi_core.batching.lengths import lengths_in, padding_class
 from batchedapi_core.batching.policy import BatchPolicy, QueueOrder
 from batchedapi_core.batching.queue import Buckets
-from batchedapi_core.batching.request import Isolation, Request, split_parts
+from batchedapi_core.batching.request import Isolation, Request, RowSpan, split_parts
 from batchedapi_core.batching.reruns import MemoryLimits, Reruns, Trial, blamed
 from batchedapi_core.batching.traffic import Client
 
@@ -140,15 +140,23 @@ class ScheduledMethod:
             request.shape = shape
             self.batcher.arrive(request, now)
             return
-        rows = request.rows
-        if self.counts_rows:
-            limit = min(map(self.memory.limit_of, shapes or (None,)))
-            spans = split_parts(rows if sizes is None else sizes, shapes, limit)
-        else:  # a part for each shape
-            spans = [span._replace(size=1) for span in split_parts(rows, shapes, rows)]
+        spans = self._spans(request.rows, sizes, shapes, shapes or (None,))
         split = request.splitting()
         split.parts = [request.part(*span) for span in spans]
         self.batcher.arrive_parts(split.parts, now)
+
+    def _spans(
+        self,
+        rows: int,
+        sizes: Sequence[int] | None,
+        kinds: Sequence[Hashable] | None,
+        shapes: Iterable[Hashable],
+    ) -> list[RowSpan]:
+        """Parts of `rows` rows, each of one of their `kinds`, and none above the limit of all."""
+        if self.counts_rows:
+            limit = min(map(self.memory.limit_of, shapes))
+            return split_parts(rows if sizes is None else sizes, kinds, limit)
+        return [span._replace(size=1) for span in split_parts(rows, kinds, rows)]
 
     def _arrive_padded(
         self,
@@ -168,14 +176,9 @@ class ScheduledMethod:
             request.shape, request.length = each[0]
             self.batcher.arrive(request, now)
             return
-        limit = min([self.memory.limit_of(shape) for shape in classes])
-        if self.counts_rows:
-            spans = split_parts(sizes or request.rows, each, limit)
-        else:
-            spans = [s._replace(size=1) for s in split_parts(request.rows, each, request.rows)]
         split = request.splitting()
         parts = []
-        for start, stop, size, _ in spans:
+        for start, stop, size, _ in self._spans(request.rows, sizes, each, classes):
             shape, length = each[start]
             part = request.part(start, stop, size, shape)
             part.length = length
