@@ -26,6 +26,7 @@ from batchedapi_core.manifest.document import (
     serving_slice,
     with_changes,
 )
+from batchedapi_core.manifest.exposure import GatewaySpec
 from batchedapi_core.manifest.parts import Compute, Networking, Overload, UpdateStrategy
 from batchedapi_core.manifest.pod import PLATFORM, SPREAD, Pod, as_written, pod_defaults
 from batchedapi_core.manifest.predictor import (
@@ -69,6 +70,7 @@ __all__ = [
     "BatchedAPIStatus",
     "Compute",
     "ConditionType",
+    "GatewaySpec",
     "InEffect",
     "LogLevel",
     "ManifestError",

@@ -7,9 +7,9 @@ from pydantic import Field, StringConstraints
 
 from batchedapi_core import contract
 from batchedapi_core.manifest.pod import Annotations, DnsName
-from batchedapi_core.manifest.rules import DNS_WORDS, ManifestModel, Rule, Whole, worded
+from batchedapi_core.manifest.rules import DNS_NAME, DNS_WORDS, ManifestModel, Rule, Whole, worded
 
-_HOST: Final = r"^([*]\.)?[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+_HOST: Final = rf"^([*]\.)?{DNS_NAME}$"
 Hostname = Annotated[
     str, StringConstraints(pattern=worded(_HOST, f"{DNS_WORDS}, after *. perhaps"), max_length=253)
 ]

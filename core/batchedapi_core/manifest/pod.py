@@ -9,6 +9,7 @@ from batchedapi_core import contract
 from batchedapi_core.manifest import kubernetes
 from batchedapi_core.manifest.problems import problem
 from batchedapi_core.manifest.rules import (
+    DNS_NAME,
     DNS_WORDS,
     LABEL_WORDS,
     Flag,
@@ -75,9 +76,7 @@ Annotations = dict[str, Annotated[str, StringConstraints(max_length=4096)]]
 DnsName = Annotated[
     str,
     StringConstraints(
-        pattern=worded(
-            r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$", DNS_WORDS
-        ),
+        pattern=worded(f"^{DNS_NAME}$", DNS_WORDS),
         max_length=253,
     ),
 ]

@@ -10,6 +10,7 @@ from batchedapi_core import contract
 from batchedapi_core.manifest import kubernetes
 from batchedapi_core.manifest.batching import MethodBatching, Sizes
 from batchedapi_core.manifest.rules import (
+    DNS_NAME,
     DNS_WORDS,
     Flag,
     ManifestModel,
@@ -44,12 +45,9 @@ OWN_PREFIXES: Final = ("LD_", "BATCHEDAPI_")
 _COUNT: Final = "^[1-9][0-9]{0,4}$"
 _IMAGE: Final = "^[A-Za-z0-9][-A-Za-z0-9._:/@]*$"
 
-_LABEL: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 Name = Annotated[
     str,
-    StringConstraints(
-        pattern=worded(rf"^{_LABEL}(\.{_LABEL})*$", DNS_WORDS), min_length=1, max_length=253
-    ),
+    StringConstraints(pattern=worded(f"^{DNS_NAME}$", DNS_WORDS), min_length=1, max_length=253),
 ]
 """The name of an object in a cluster: it becomes part of the path of a request."""
 

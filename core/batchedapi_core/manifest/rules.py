@@ -42,6 +42,9 @@ LABEL_WORDS: Final = (
     "expected lower-case letters, digits and '-', with a letter or digit at both ends"
 )
 DNS_WORDS: Final = f"{LABEL_WORDS}, in parts with dots between them"
+_DNS_LABEL: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+DNS_NAME: Final = rf"{_DNS_LABEL}(\.{_DNS_LABEL})*"
+"""Pattern of a whole name; DNS_WORDS say what it wants."""
 REPEATED: Final = "repeated"
 """Type of the error of a member that is there twice; the context has its index."""
 STORED: Final = "stored"

@@ -4,7 +4,14 @@ import math
 from typing import Final
 
 from batchedapi_core import contract
-from batchedapi_core.manifest import PLATFORM, SPREAD, BatchedAPI, as_written, format_duration
+from batchedapi_core.manifest import (
+    PLATFORM,
+    SPREAD,
+    BatchedAPI,
+    ModelSpec,
+    as_written,
+    format_duration,
+)
 from batchedapi_core.manifest.pod import SHARED_MEMORY_DIRECTORY
 from batchedapi_operator.cluster import DEPLOYMENTS, SERVICES, JsonObject
 from batchedapi_operator.resources import (
@@ -225,6 +232,17 @@ def _web_pod(api: BatchedAPI, revision: Revision, image: str) -> JsonObject:
     }
 
 
+def _model_source(model: ModelSpec) -> JsonObject:
+    """Source of the model's volume: its image, its claim, or that of its cache; empty: none."""
+    if model.image is not None:
+        return {"image": {"reference": model.image}}
+    if model.claim is not None:
+        return {"persistentVolumeClaim": {"claimName": model.claim, "readOnly": True}}
+    if model.cache is not None:
+        return {"persistentVolumeClaim": {"claimName": model.cache.pvc}}
+    return {}
+
+
 def _pod(api: BatchedAPI, revision: Revision, image: str) -> JsonObject:
     settings, name = as_written(api.spec.pod), api.metadata.name
     worker = api.spec.server_side_batching.queue is not None
@@ -236,16 +254,9 @@ def _pod(api: BatchedAPI, revision: Revision, image: str) -> JsonObject:
     keys = [] if worker else _keys(api)
     model, memory = api.spec.predictor.model, api.spec.pod.shared_memory
     volumes, mounts = _own_volumes(revision), _own_mounts()
-    if model is not None and model.image is not None:
-        volumes.append({"name": _MODEL_VOLUME, "image": {"reference": model.image}})
-        mounts.append(
-            {"name": _MODEL_VOLUME, "mountPath": contract.MODEL_DIRECTORY, "readOnly": True}
-        )
-    elif model is not None and (claim := model.claim or (model.cache and model.cache.pvc)):
-        access = {"readOnly": True} if model.claim else {}
-        volumes.append(
-            {"name": _MODEL_VOLUME, "persistentVolumeClaim": {"claimName": claim, **access}}
-        )
+    if model is not None and (source := _model_source(model)):
+        access = {} if model.claim is None and model.image is None else {"readOnly": True}
+        volumes.append({"name": _MODEL_VOLUME, **source})
         mounts.append({"name": _MODEL_VOLUME, "mountPath": contract.MODEL_DIRECTORY, **access})
     if keys:
         mounts.append(_KEYS_MOUNT)

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from batchedapi_core import contract
-from batchedapi_core.manifest import BatchedAPI, as_written
+from batchedapi_core.manifest import BatchedAPI, GatewaySpec, as_written
 from batchedapi_operator.cluster import (
     GRPC_ROUTES,
     HTTP_ROUTES,
@@ -69,26 +69,26 @@ def _http_route(api: BatchedAPI) -> JsonObject | None:
         return None
     matches = [{"path": {"type": "PathPrefix", "value": path}} for path in asked.paths]
     rule = {"matches": matches, "timeouts": {"request": _patience(api)}}
-    return _route(api, HTTP_ROUTES, asked.hostnames, api.spec.networking.service.port, rule)
+    body = head(api, HTTP_ROUTES, api.metadata.name)
+    return _route(body, asked, asked.hostnames, api.spec.networking.service.port, rule)
 
 
 def _grpc_route(api: BatchedAPI) -> JsonObject | None:
     asked = api.spec.networking.gateway
     if asked is None or not asked.grpc_hostnames:
         return None
-    return _route(api, GRPC_ROUTES, asked.grpc_hostnames, contract.GRPC_PORT, {})
+    body = head(api, GRPC_ROUTES, api.metadata.name)
+    return _route(body, asked, asked.grpc_hostnames, contract.GRPC_PORT, {})
 
 
 def _route(
-    api: BatchedAPI, resource: Resource, hostnames: Sequence[str], port: int, rule: JsonObject
+    body: JsonObject, asked: GatewaySpec, hostnames: Sequence[str], port: int, rule: JsonObject
 ) -> JsonObject:
-    gateway, name = api.spec.networking.gateway, api.metadata.name
-    parents = () if gateway is None else gateway.parent_refs
-    body = head(api, resource, name)
+    backend = {"name": body["metadata"]["name"], "port": port}
     body["spec"] = {
-        "parentRefs": [as_written(parent) for parent in parents],
+        "parentRefs": [as_written(parent) for parent in asked.parent_refs],
         "hostnames": list(hostnames),
-        "rules": [{**rule, "backendRefs": [{"name": name, "port": port}]}],
+        "rules": [{**rule, "backendRefs": [backend]}],
     }
     return body
 

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import functools
 from collections.abc import AsyncIterator, Mapping
-from http import HTTPStatus
 from typing import Any, Final
 
 import grpc
@@ -96,19 +95,14 @@ class Door(grpc.GenericRpcHandler):  # type: ignore[misc]  # the package is unty
             finally:
                 self.transfers.ended(call)
             self._frontend.answered(problem.status)
-            if problem.status == HTTPStatus.UNAUTHORIZED:
-                await self._pause()
+            now = asyncio.get_running_loop().time()
+            if pause := self._frontend.guard.pause(problem.status, now):
+                await asyncio.sleep(pause)
             request_id = options_of(metadata_of(context)).request_id
             return await fail(context, problem, request_id)
 
         log = self._frontend.guard.log
         return of_kind(behavior if log is None else logged(log, path, behavior))
-
-    async def _pause(self) -> None:
-        """Let a caller without a key wait, if there are many."""
-        keys = self._frontend.guard.keys
-        if keys is not None:
-            await asyncio.sleep(keys.pause(asyncio.get_running_loop().time()))
 
     def _owner(self, path: str, call: Call) -> str:
         """The owner of the budget that the call takes from.

@@ -294,3 +294,9 @@ class Guard:
         self.cors = CorsRules(settings.cors_origins) if settings.cors_origins else None
         self.log = AccessLog() if settings.access_log else None
         self.sees_requests = bool(self.keys or self.cors or self.log)
+
+    def pause(self, status: int, now: float) -> float:
+        """Seconds until an error is told, by its status; see KeyRing.pause."""
+        if self.keys is None or status != UnauthenticatedError.status:
+            return 0.0
+        return self.keys.pause(now)

@@ -636,8 +636,7 @@ class Connection(asyncio.Protocol):
             self._refusal_due(error)
 
     def _refusal_due(self, error: ServingError) -> None:
-        keys, asks_key = self._frontend.guard.keys, isinstance(error, UnauthenticatedError)
-        pause = keys.pause(self._loop.time()) if keys is not None and asks_key else 0.0
+        pause = self._frontend.guard.pause(error.status, self._loop.time())
         if pause:
             self._life.begun(more=False)
             self._flow.pause_reading()
