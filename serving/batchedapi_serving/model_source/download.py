@@ -43,6 +43,14 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 class RefusedError(Exception):
     """The model is not here, for a reason that trying again does not change."""
 
+    @classmethod
+    def without_client(cls, scheme: str, package: str) -> "RefusedError":
+        """The error where the `package` that reads a scheme is not installed; it is an extra."""
+        return cls(
+            f"{scheme}:// needs {package}: pip install 'batchedapi[{scheme}]'; in a cluster into"
+            " spec.predictor.image"
+        )
+
 
 class TransientError(Exception):
     """Trying again may help."""

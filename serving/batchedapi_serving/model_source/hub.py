@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 _COMMIT: Final = re.compile("[0-9a-f]{40}")
 _FAILURE_CHARACTERS: Final = 300
-INSTALL: Final = "pip install 'batchedapi[hf]'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +58,7 @@ class HubModel:
             from huggingface_hub import HfApi  # noqa: PLC0415 - most models lie elsewhere
             from huggingface_hub.hf_api import RepoFile  # noqa: PLC0415
         except ImportError as error:
-            raise RefusedError(
-                f"hf:// needs huggingface_hub: {INSTALL}; in a cluster into spec.predictor.image"
-            ) from error
+            raise RefusedError.without_client("hf", "huggingface_hub") from error
         endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/") or None
         api = HfApi(endpoint, library_name="batchedapi")
         with _told():

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from oras.container import Container
     from requests import Response
 
-INSTALL: Final = "pip install 'batchedapi[oci]'"
 _MANIFESTS: Final = (
     "application/vnd.oci.image.manifest.v1+json, application/vnd.oci.image.index.v1+json,"
     " application/vnd.docker.distribution.manifest.v2+json,"
@@ -79,9 +78,7 @@ class RegistryModel:
         try:
             from oras.container import Container  # noqa: PLC0415 - most models lie elsewhere
         except ImportError as error:
-            raise RefusedError(
-                f"oci:// needs oras: {INSTALL}; in a cluster into spec.predictor.image"
-            ) from error
+            raise RefusedError.without_client("oci", "oras") from error
         container = Container(self.reference)
         with _told():
             manifest, headers = _manifest(container, self.pinned)
