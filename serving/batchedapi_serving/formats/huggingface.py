@@ -72,16 +72,19 @@ def _task_of(file: ModelFile) -> str:
     return task
 
 
+def _options(file: ModelFile) -> dict[str, Any]:
+    """Of either library: nothing that runs code is loaded, unless it is trusted."""
+    return {
+        "device": file.device,
+        "trust_remote_code": file.trusted,
+        "model_kwargs": {} if file.trusted else {"use_safetensors": True},
+    }
+
+
 def _pipeline(file: ModelFile, task: str) -> Callable[[list[Any]], Sequence[Any]]:
     transformers = imported(file, "transformers", _EXTRA)
     imported(file, "torch", _EXTRA)
-    pipeline = transformers.pipeline(
-        task,
-        model=str(file.path),
-        device=file.device,
-        trust_remote_code=file.trusted,
-        model_kwargs={} if file.trusted else {"use_safetensors": True},
-    )
+    pipeline = transformers.pipeline(task, model=str(file.path), **_options(file))
     tokenizer = pipeline.tokenizer
     # Features have a vector for each token, those that fill a row up included: of one row, none.
     alone = task == _FEATURES or (tokenizer is not None and tokenizer.pad_token is None)
@@ -99,12 +102,7 @@ def _pipeline(file: ModelFile, task: str) -> Callable[[list[Any]], Sequence[Any]
 
 def _encoder(file: ModelFile) -> Callable[[list[Any]], Sequence[Any]]:
     library = imported(file, "sentence_transformers", _EXTRA)
-    model = library.SentenceTransformer(
-        str(file.path),
-        device=file.device,
-        trust_remote_code=file.trusted,
-        model_kwargs={} if file.trusted else {"use_safetensors": True},
-    )
+    model = library.SentenceTransformer(str(file.path), **_options(file))
 
     def run(rows: list[Any]) -> Sequence[Any]:
         return list(model.encode(rows, batch_size=max(1, len(rows)), show_progress_bar=False))

@@ -2,7 +2,7 @@
 
 import importlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -81,6 +81,20 @@ def check_content(file: ModelFile) -> None:
     words = next((words for begins, words in _NO_MODEL if head.startswith(begins)), "")
     if words or not head:
         raise refused(file, f"expected {file.format}, found {words or 'nothing'} in it")
+
+
+def check_rows(file: ModelFile, what: str, shape: Sequence[Any] | None, remedy: str) -> None:
+    """Refuse a tensor whose first dimension is not that of rows.
+
+    Raises:
+        LoadError: it is a number, or there is none.
+    """
+    if not shape or isinstance(shape[0], int):
+        raise refused(
+            file,
+            f"{what}: expected a first dimension of any length, which is that of rows, got the"
+            f" shape {list(shape or [])}; {remedy}",
+        )
 
 
 def content_of(path: Path) -> str:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from batchedapi_serving.formats.interface import ModelFile, imported, refused
+from batchedapi_serving.formats.interface import ModelFile, check_rows, imported
 from batchedapi_serving.formats.tensors import datatype_of, tensor_of, tensors_class
 from batchedapi_serving.predictor import Tensor
 
@@ -36,11 +36,6 @@ def class_of(file: ModelFile) -> type:
 def _rows(file: ModelFile, what: str, tensors: Any) -> dict[str, Tensor]:
     found = {}
     for one in tensors:
-        if not one.shape or one.shape[0] is not None:
-            raise refused(
-                file,
-                f"{what} {one.name!r}: expected a first dimension of any length, which is that of"
-                f" rows, got the shape {list(one.shape)}; leave batch_size out of keras.Input",
-            )
+        check_rows(file, f"{what} {one.name!r}", one.shape, "leave batch_size out of keras.Input")
         found[one.name] = tensor_of(one.name, datatype_of(np.dtype(one.dtype)), one.shape[1:])
     return found

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from batchedapi_serving.formats.interface import ModelFile, imported, refused, threads
-from batchedapi_serving.formats.items import Array, Column, answers_of, example_of
-from batchedapi_serving.formats.tensors import Run, tensor_of, tensors_class
+from batchedapi_serving.formats.interface import ModelFile, check_rows, imported, refused, threads
+from batchedapi_serving.formats.items import Column, answers_of, example_of
+from batchedapi_serving.formats.tensors import Array, Run, tensor_of, tensors_class, zeros_of
 from batchedapi_serving.predictor import DTYPES, Tensor, batched
 
 _DTYPES: Final = {
@@ -37,13 +37,18 @@ def class_of(file: ModelFile) -> type:
                 f"input {one.name!r}: expected numbers or strings, got {one.type}; write a class"
                 " that makes it of what clients send",
             )
-        _check_rows(file, "input", one)
+        check_rows(file, f"input {one.name!r}", one.shape, _REMEDY)
     for one in outputs:
         if one.shape:  # without it nothing is known, not even the rank
-            _check_rows(file, "output", one)
+            check_rows(file, f"output {one.name!r}", one.shape, _REMEDY)
+    names = [one.name for one in outputs]
+
+    def run(x: Mapping[str, Any]) -> Mapping[str, Any]:
+        return dict(zip(names, session.run(names, x), strict=True))
+
     if all(_kind(one) in _DTYPES for one in (*inputs, *outputs)):
-        return _tensors_class(file, session)
-    return _items_class(session)
+        return _tensors_class(file, inputs, outputs, run)
+    return _items_class(inputs, run)
 
 
 def _session(file: ModelFile) -> Any:
@@ -65,15 +70,6 @@ def _session(file: ModelFile) -> Any:
     return runtime.InferenceSession(str(file.file), options, providers=chosen)
 
 
-def _check_rows(file: ModelFile, what: str, one: Any) -> None:
-    if not one.shape or isinstance(one.shape[0], int):
-        raise refused(
-            file,
-            f"{what} {one.name!r}: expected a first dimension of any length, which is that of rows,"
-            f" got the shape {one.shape or []}; {_REMEDY}",
-        )
-
-
 def _kind(one: Any) -> str:
     """Type of the elements; of anything but a tensor, the whole type."""
     return str(one.type).removeprefix("tensor(").removesuffix(")")
@@ -86,17 +82,11 @@ def _declared(ones: Sequence[Any], shapes: Sequence[Sequence[Any]]) -> dict[str,
     }
 
 
-def _tensors_class(file: ModelFile, session: Any) -> type:
-    inputs, outputs = session.get_inputs(), session.get_outputs()
-    names = [one.name for one in outputs]
+def _tensors_class(
+    file: ModelFile, inputs: Sequence[Any], outputs: Sequence[Any], run: Run
+) -> type:
     given = _declared(inputs, [one.shape[1:] for one in inputs])
-
-    def run(x: Mapping[str, Any]) -> Mapping[str, Any]:
-        return dict(zip(names, session.run(names, x), strict=True))
-
-    length = _length(given, run)
-    rows = _zeros(given, length)
-    found = run(rows)
+    length, rows, found = _first_answer(given, run)
     for name, array in found.items():
         if np.shape(array)[:1] != (2,):
             raise refused(
@@ -108,34 +98,24 @@ def _tensors_class(file: ModelFile, session: Any) -> type:
     return tensors_class(given, _declared(outputs, shapes), run, None if length == 1 else rows)
 
 
-def _length(given: Mapping[str, Tensor], run: Run) -> int:
-    """The least length that the graph takes where lengths differ from row to row.
+def _first_answer(
+    given: Mapping[str, Tensor], run: Run
+) -> tuple[int, dict[str, Array], Mapping[str, Any]]:
+    """Rows of the least length that the graph takes where lengths differ, and its answer to them.
 
-    One of pictures may halve them several times. Of a graph that takes none, 1.
+    One of pictures may halve them several times. One that takes none raises what length 1 raises.
     """
     for length in _LENGTHS:
+        rows = zeros_of(given, length)
         with contextlib.suppress(Exception):
-            run(_zeros(given, length))
-            return length
-    return 1
+            return length, rows, run(rows)
+    rows = zeros_of(given, 1)
+    return 1, rows, run(rows)
 
 
-def _zeros(given: Mapping[str, Tensor], length: int) -> dict[str, Array]:
-    return {
-        name: np.zeros(
-            [2, *(length if isinstance(n, str) else n for n in tensor.shape)], tensor.numpy_dtype
-        )
-        for name, tensor in given.items()
-    }
-
-
-def _items_class(session: Any) -> type:
+def _items_class(inputs: Sequence[Any], run: Run) -> type:
     """Strings, and the maps that classifiers of scikit-learn answer, are JSON items."""
-    names = [one.name for one in session.get_outputs()]
-    columns = [_column(one) for one in session.get_inputs()]
-
-    def run(x: Mapping[str, Any]) -> Mapping[str, Any]:
-        return dict(zip(names, session.run(names, x), strict=True))
+    columns = [_column(one) for one in inputs]
 
     class Model:
         @batched(example=example_of(columns))

@@ -24,6 +24,16 @@ def tensor_of(name: str, dtype: str, shape: Sequence[int | str | None]) -> Tenso
     return Tensor(dtype, lengths, allow_non_finite=dtype.startswith("FP"), name=name)
 
 
+def zeros_of(inputs: Mapping[str, Tensor], length: int) -> dict[str, Array]:
+    """Two rows of zeros for each input, as long as `length` where lengths differ."""
+    return {
+        name: np.zeros(
+            [2, *(length if isinstance(n, str) else n for n in tensor.shape)], tensor.numpy_dtype
+        )
+        for name, tensor in inputs.items()
+    }
+
+
 def datatype_of(dtype: np.dtype[Any]) -> str:
     """The protocol's name of a type; one that it has no name for is refused by `Tensor`."""
     return dtype.name.upper().replace("FLOAT", "FP")

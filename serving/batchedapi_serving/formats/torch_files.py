@@ -7,17 +7,13 @@ the rest, `{x: {datatype: FP32, shape: [4]}}`, a row of each input by its name.
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import numpy as np
-
 from batchedapi_core.model_format import ModelFormat
 from batchedapi_serving.errors import brief
-from batchedapi_serving.formats.interface import ModelFile, imported, refused
-from batchedapi_serving.formats.tensors import Run, datatype_of, tensor_of, tensors_class
+from batchedapi_serving.formats.interface import ModelFile, check_rows, imported, refused
+from batchedapi_serving.formats.tensors import Run, datatype_of, tensor_of, tensors_class, zeros_of
 from batchedapi_serving.predictor import Tensor
 
 _REMEDY: Final = "export it with torch.export.Dim for the first dimension of each input"
-
-
 _LONGER: Final = 3
 
 
@@ -83,35 +79,19 @@ def _exported(file: ModelFile, torch: Any, program: Any) -> dict[str, Tensor]:
         if node.op != "placeholder" or node.name not in program.graph_signature.user_inputs:
             continue
         value = node.meta["val"]
-        if not value.shape or isinstance(value.shape[0], int):
-            raise refused(
-                file,
-                f"input {node.name!r}: expected a first dimension of any length, which is that of"
-                f" rows, got the shape {list(value.shape)}; {_REMEDY}",
-            )
+        check_rows(file, f"input {node.name!r}", value.shape, _REMEDY)
         lengths = [n if isinstance(n, int) else str(n) for n in value.shape[1:]]
         dtype = torch.empty(0, dtype=value.dtype).numpy().dtype
         found[node.name] = tensor_of(node.name, datatype_of(dtype), lengths)
     return found
 
 
-def _outputs(
-    file: ModelFile,
-    inputs: Mapping[str, Tensor],
-    run: Run,
-) -> dict[str, Tensor]:
+def _outputs(file: ModelFile, inputs: Mapping[str, Tensor], run: Run) -> dict[str, Tensor]:
     """Rows of each output, of two rows of zeros whose variable lengths are 2, and then longer.
 
     A length that changes with them has the name of the inputs' if these have one, else its own.
     """
-    answers = [
-        run({
-            name: np.zeros([2, *(n if isinstance(n, int) else length for n in tensor.shape)],
-                           tensor.numpy_dtype)
-            for name, tensor in inputs.items()
-        })
-        for length in (2, _LONGER)
-    ]  # fmt: skip
+    answers = [run(zeros_of(inputs, length)) for length in (2, _LONGER)]
     names = {name for tensor in inputs.values() for name in tensor.names}
     found = {}
     for name, array in answers[0].items():

@@ -5,7 +5,7 @@ The client's own downloads begin anew when they are cut, and these go on.
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -55,7 +55,7 @@ class HubModel:
             TransientError: the Hub does not answer, or is unwell.
         """
         try:
-            from huggingface_hub import HfApi  # noqa: PLC0415 - most models lie elsewhere
+            from huggingface_hub import HfApi, get_token  # noqa: PLC0415 - most models lie elsewhere
             from huggingface_hub.hf_api import RepoFile  # noqa: PLC0415
         except ImportError as error:
             raise RefusedError.without_client("hf", "huggingface_hub") from error
@@ -70,13 +70,16 @@ class HubModel:
             ]
         if not found:
             raise RefusedError(f"the repository has no file {self.path or 'at all'}")
-        files = sorted(found, key=lambda one: one.path)
-        return Snapshot(commit, tuple(self._file(api, commit, one) for one in files))
-
-    def _file(self, api: "HfApi", commit: str, found: "RepoFile") -> RemoteFile:
-        from huggingface_hub import get_token, hf_hub_url  # noqa: PLC0415
-
         token = get_token()
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        files = sorted(found, key=lambda one: one.path)
+        return Snapshot(commit, tuple(self._file(api, commit, one, headers) for one in files))
+
+    def _file(
+        self, api: "HfApi", commit: str, found: "RepoFile", headers: Mapping[str, str]
+    ) -> RemoteFile:
+        from huggingface_hub import hf_hub_url  # noqa: PLC0415
+
         url = hf_hub_url(self.repository, found.path, revision=commit, endpoint=api.endpoint)
         digest = Digest("sha1", found.blob_id, b"blob %d\0" % found.size)
         if found.lfs is not None:
@@ -84,7 +87,7 @@ class HubModel:
         return RemoteFile(
             placed(found.path, self.path, self.repository),
             found.size,
-            partial(read_range, url, {"authorization": f"Bearer {token}"} if token else {}),
+            partial(read_range, url, headers),
             digest=digest,
         )
 
