@@ -37,7 +37,7 @@ from batchedapi_serving.model_source.download import (
 from batchedapi_serving.model_source.https import HttpsFile
 from batchedapi_serving.model_source.hub import HubModel
 from batchedapi_serving.model_source.registry import RegistryModel
-from batchedapi_serving.model_source.shelf import entry_of, kept, model_in
+from batchedapi_serving.model_source.shelf import entry_of, kept, model_in, taken
 from batchedapi_serving.processes import kill_with_parent
 from batchedapi_serving.settings import ReplicaSettings
 
@@ -164,7 +164,8 @@ def _once(
         return location.path
     pinned = sha256 or location.pinned
     if cache is not None and pinned and (entry := entry_of(cache, uri, pinned)).exists():
-        path = model_in(entry)
+        with disk_errors(cache):
+            path = taken(entry)
         check_digest(path, sha256)
         return path
     snapshot = location.snapshot()

@@ -42,6 +42,15 @@ def kept(entry: Path, fill: Callable[[Path], None]) -> Path:
             (staging / CONTENT).rename(entry)
             _sync_one(entry.parent)
             shutil.rmtree(staging)
+    return taken(entry)
+
+
+def taken(entry: Path) -> Path:
+    """The model of an entry that is whole.
+
+    Raises:
+        OSError: the folder cannot be written to.
+    """
     os.utime(entry)  # tells those that are used from those to be removed
     return model_in(entry)
 

@@ -70,10 +70,9 @@ class Exporter:
             await asyncio.sleep(_POLL_SECONDS)
         if thread.is_alive():
             self._counted.shutdown()  # no further attempt
-        lost = self._given - self._counted.over
+        lost = self._counted.ends(self._given)
         if lost:
             log.warning("spans are lost at the end", extra={"spans": lost})
-            self._counted.drop(lost)
 
 
 class _CountedExporter(SpanExporter):
@@ -92,8 +91,9 @@ class _CountedExporter(SpanExporter):
         self._reason = ""
         self.taken = 0
         """Spans from the queue so far."""
-        self.over = 0
+        self._over = 0
         """Spans of them that were sent or dropped."""
+        self._ended = False
         logging.getLogger(OTLPSpanExporter.__module__).addFilter(self._said)
         # Each of its lines at level DEBUG has the endpoint's query.
         logging.getLogger("urllib3").setLevel(logging.WARNING)
@@ -103,26 +103,41 @@ class _CountedExporter(SpanExporter):
         with self._lock:
             self._dropped(count)
 
+    def ends(self, given: int) -> int:
+        """Drop what is not over of so many spans; a later result of theirs counts no more."""
+        with self._lock:
+            self._ended = True
+            lost = given - self._over
+            self._dropped(lost)
+        return lost
+
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """See SpanExporter; called by the processor's thread."""
         self.taken += len(spans)
         self._reason = ""
         made = [span.made() for span in spans if isinstance(span, _Ended)]
         result = self._exporter.export(made)
+        self._count(len(spans), result)
         if result is not SpanExportResult.SUCCESS:
-            self.drop(len(spans))
             if not self._failing:  # each time it begins, not for each request
                 facts = {"endpoint": self._endpoint, "error": self._reason}
                 log.warning("spans are dropped: the collector does not take them", extra=facts)
         elif self._failing:
             log.info("the collector takes spans again")
         self._failing = result is not SpanExportResult.SUCCESS
-        self.over += len(spans)
         return result
 
     def shutdown(self) -> None:
         """See SpanExporter."""
         self._exporter.shutdown()
+
+    def _count(self, spans: int, result: SpanExportResult) -> None:
+        with self._lock:
+            if self._ended:
+                return
+            self._over += spans
+            if result is not SpanExportResult.SUCCESS:
+                self._dropped(spans)
 
     def _said(self, record: logging.LogRecord) -> bool:
         """Keep the first words of an export for our line; there are some for each attempt."""

@@ -349,7 +349,9 @@ def test_a_pinned_model_in_the_cache_asks_nobody(https: Server, tmp_path: Path) 
     path = fetched(uri, tmp_path, digest, cache).path
     del https.files["/m"]
 
+    os.utime(path.parent, (1, 1))
     assert path == fetched(uri, tmp_path, digest, cache).path
+    assert path.parent.stat().st_mtime > 1  # its last use: others are removed by it
     path.write_bytes(b"damaged")
     with pytest.raises(LoadError, match="expected " + digest):
         fetched(uri, tmp_path, digest, cache)
