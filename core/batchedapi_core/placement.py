@@ -77,9 +77,7 @@ def assign_devices(
     """The devices of each process, by worker index.
 
     Args:
-        assignment: From `predictor.gpuAssignment`.
         devices: Of the replica, as CUDA_VISIBLE_DEVICES names them.
-        processes: >= 1.
 
     Raises:
         PlacementError: Exclusive, and the devices are no multiple of the processes.

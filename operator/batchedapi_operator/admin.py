@@ -175,11 +175,9 @@ async def admin_server(
 
     Args:
         host: To listen on; empty is every interface.
-        port: To listen on.
         live: False: the process is stuck and is to be restarted.
         ready: What is missing: the apiserver does not answer, the watches are not open yet, another
             release is in the way. Empty: nothing.
-        registry: What /metrics shows.
     """
 
     def health(trouble: str) -> web.Response:

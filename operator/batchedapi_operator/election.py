@@ -148,7 +148,6 @@ def survey(others: tuple[Other, ...], *, acting: bool) -> Survey:
     """Conclude from the Leases of other releases.
 
     Args:
-        others: All of them.
         acting: We have acted until now. Whoever only wants to will see that, and yield.
     """
     rivals = [

@@ -61,10 +61,6 @@ async def record(
     """Write them, if that can be done, once: what cannot be written is told by the status, too.
 
     Args:
-        cluster: Where to.
-        notes: In order.
-        key: The API.
-        uid: The API's.
         now: When what they tell of came about; it may have been a while ago.
     """
     for note in notes:

@@ -36,9 +36,7 @@ def unplaced(body: JsonObject, scheduled: str, reason: str) -> str:
     """The reason of Scheduled for a pod without a node; empty for one that has one.
 
     Args:
-        body: The pod.
         scheduled: Status of PodScheduled; empty without that condition.
-        reason: Of the same.
     """
     if scheduled == "False":
         return reason if reason == "SchedulingGated" else "Unschedulable"
@@ -89,7 +87,6 @@ def beside_ours(body: JsonObject, reason: str) -> Hindrance | None:
     """A hindrance besides our container, or in spite of its start.
 
     Args:
-        body: The pod.
         reason: Of its condition Ready, which is False.
     """
     containers = list(_others(body))

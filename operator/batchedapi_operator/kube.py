@@ -119,7 +119,6 @@ class Kube:
 
         Args:
             permit: Asked before each write; None: every write is allowed.
-            connections: At most.
 
         Raises:
             OperatorError: There is neither.
@@ -225,7 +224,6 @@ class Kube:
         """Server-side apply of a child.
 
         Args:
-            resource: Its kind.
             body: Every field that the operator has an opinion on, and no other.
             force: Take fields that others have changed back.
 

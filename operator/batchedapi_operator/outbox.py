@@ -179,9 +179,6 @@ class Outbox:
         """Have `send` called soon, in place of what waits there.
 
         Args:
-            key: The API that it is about.
-            kind: One of this module's.
-            send: What to do.
             news: Of a status; what it takes the place of is in it, too, and waits no longer for it.
         """
         now, address = self._monotonic(), (key, kind)

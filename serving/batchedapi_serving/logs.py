@@ -112,7 +112,6 @@ def configure_logging(level: str, role: str) -> None:
     """Log to standard error from now on.
 
     Args:
-        level: debug, info, warning or error.
         role: Which process writes, e.g. `web` or `model-0`.
     """
     say_at_once()
@@ -208,7 +207,6 @@ def log_as(role: str, logger: logging.Logger) -> None:
     """From now on lines have another role: this process is a fork of the one that had the first.
 
     Args:
-        role: Which process writes.
         logger: One of ours, after `log_apart`.
     """
     for handler in logger.parent.handlers if logger.parent is not None else ():

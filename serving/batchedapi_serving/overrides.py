@@ -40,8 +40,6 @@ def in_effect(
     """`api` with the values that the command line and the environment put in place of its own.
 
     Args:
-        api: As written.
-        flags: Of the command line.
         environment: Of this process; `predictor.env` counts too, as both are one in a cluster.
         cpus: For `cpu_count` and `--production`.
 

@@ -259,7 +259,6 @@ def run_web(
     """Serve until SIGTERM and the drain are over.
 
     Args:
-        settings: Of the replica.
         listener: Bound and listening; shared with the supervisor.
         control: To the supervisor: one JSON object a line.
         index: Which web process this is; the queue is in number 0.

@@ -150,7 +150,6 @@ def with_changes(api: BatchedAPI, changes: Mapping[str, Mapping[str, Any]]) -> B
     """`api` with other values, checked like a manifest in which they had been written.
 
     Args:
-        api: As parsed.
         changes: Section of `spec` -> field -> value as in a manifest.
 
     Raises:

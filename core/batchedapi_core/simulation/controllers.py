@@ -98,7 +98,6 @@ def max_rate(
     Args:
         service: With `latency_target`; without one only what is refused is missed.
         sizes: Rows of requests to draw from; none: one row each.
-        seed: Of the arrivals.
         quantile: Of the requests, to be in time.
 
     Returns:

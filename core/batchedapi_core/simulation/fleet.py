@@ -318,15 +318,11 @@ def simulate(
     """Run a fleet under a load; the same arguments give the same outcome.
 
     Args:
-        service: What each replica is.
-        trace: The load.
         controller: Asked after every second; None: the replicas stay as they are.
         seconds: Whole seconds to simulate; None: the whole trace.
         seed: Of the arrivals, the balancing, the start-up times and the noise.
         startup: Least and most seconds from creation to readiness.
         replicas: Ready at the beginning.
-        min_replicas: Fewer are never asked for.
-        max_replicas: More are never asked for.
         balancer: Says which replica a request goes to.
         why: The controller's reason for its last answer.
 

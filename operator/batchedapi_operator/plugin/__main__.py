@@ -45,7 +45,6 @@ def print_completions(command: click.Command, words: Sequence[str]) -> None:
     """As kubectl reads them: one a line, what it is after a tab, and what to do with them.
 
     Args:
-        command: What is being written.
         words: After `kubectl batchedapi`; the last is what is being written, maybe empty.
     """
     *args, incomplete = words or [""]

@@ -191,10 +191,7 @@ def get_forwarded(
     """Status and body of a GET to a port of a pod, by the API server, with the user's rights.
 
     Args:
-        namespace: Of the pod.
-        pod: Its name.
         port: Of the pod; loopback is enough.
-        path: With its query.
         seconds: That opening, asking and each read may take.
         most: Bytes of the body to read; -1: all.
 

@@ -164,7 +164,6 @@ def refused(place: object, code: int, *errors: type[Exception]) -> Iterator[None
 
     Args:
         place: The manifest or class, which problems of a document begin with.
-        code: The exit code.
         errors: Others than those of documents, the predictor and the system.
     """
     others: tuple[type[Exception], ...] = (OSError, *errors)

@@ -227,12 +227,7 @@ def _files_from(name: str, model: Path, *, trusted: bool) -> dict[str, str]:
 
 
 def files_of(name: str, kind: str) -> dict[str, str]:
-    """Text of each file of a project by its name.
-
-    Args:
-        name: Of the API.
-        kind: One of the templates.
-    """
+    """Text of each file of a project by its name."""
     from importlib.metadata import version  # noqa: PLC0415 - every replica runs this program
 
     chosen = _KINDS[kind]

@@ -55,8 +55,6 @@ def codec_for(
     """The codec of one method.
 
     Args:
-        method: What it declares.
-        settings: What the manifest says of it: the size of a batch.
         api_name: Of the BatchedAPI, which the protocols call the model.
         receipts: Where answers carry the receipt, if dispatch gives one.
     """

@@ -80,9 +80,6 @@ def check_shape(
     """Check the shape of a batch, rows first.
 
     Args:
-        shape: Of the whole array.
-        tensor: One row of it.
-        place: What messages call the array.
         lengths: Of the named dimensions seen so far; those of this array are added.
 
     Raises:

@@ -165,9 +165,6 @@ def pack_row(method: MethodSpec, row: Any, place: str, *, may_hold_bool: bool) -
     """Pack a parsed row: an object with one member for each input, or the only input itself.
 
     Args:
-        method: Declares the inputs.
-        row: A parsed JSON value.
-        place: Its path, for errors.
         may_hold_bool: False if the row cannot contain `true` or `false`.
 
     Raises:
@@ -264,12 +261,7 @@ def row_fits(method: MethodSpec, row: Row) -> bool:
 
 
 def freely_padded(method: MethodSpec, most_rows: int) -> int:
-    """Up to which length of each variable dimension rows share a batch; a power of two.
-
-    Args:
-        method: Declares the inputs.
-        most_rows: Of a batch.
-    """
+    """Up to which length of each variable dimension rows share a batch; a power of two."""
 
     def row_bytes(length: int) -> int:
         lengths = dict.fromkeys(method.variable, length)
@@ -286,13 +278,7 @@ def freely_padded(method: MethodSpec, most_rows: int) -> int:
 
 
 def padded(tensor: Tensor, parts: Sequence[bytes], shapes: Sequence[tuple[int, ...]]) -> bytes:
-    """Rows of different shapes, each filled up with the pad at its ends to the longest of all.
-
-    Args:
-        tensor: What they are rows of; it has a variable dimension.
-        parts: Packed rows.
-        shapes: Of each.
-    """
+    """Rows of different shapes, each filled up with the pad at its ends to the longest of all."""
     longest = tuple(max(lengths) for lengths in zip(*shapes, strict=True))
     whole = np.full((len(parts), *longest), tensor.pad or 0, dtype=tensor.numpy_dtype)
     for i, (part, shape) in enumerate(zip(parts, shapes, strict=True)):

@@ -36,8 +36,6 @@ def method_of_model(api_name: str, model: str, model_version: str = "") -> str |
     """The method that a model name means; None: the default one.
 
     Args:
-        api_name: Of this replica.
-        model: As the client wrote it.
         model_version: As the client wrote it; empty: none.
 
     Raises:
@@ -104,9 +102,7 @@ def model_config(
     """The document of `GET /v2/models/MODEL/config`.
 
     Args:
-        model: Name under which it was asked for.
         method: With the largest batch in effect.
-        settings: What the manifest says of it.
         lanes: Batches that the replica runs at once.
     """
     batching = settings.batching
@@ -150,7 +146,6 @@ def model_statistics(model: str, block: Sequence[float]) -> dict[str, Any]:
     and back is in `compute_infer`, where a row counts with the time of its whole batch.
 
     Args:
-        model: Name under which it was asked for.
         block: The method's slots in the metrics memory.
     """
     answered = {code: block[slot] for code, slot in slots.CODE_SLOT.items()}

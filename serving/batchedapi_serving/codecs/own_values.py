@@ -61,7 +61,6 @@ def json_of(value: Any, *, spelled: bool = False) -> bytes:
     """JSON text of a value.
 
     Args:
-        value: Anything.
         spelled: Whether NaN and Infinity are written as NON_FINITE reads them.
 
     Raises:

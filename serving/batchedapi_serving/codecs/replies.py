@@ -152,7 +152,6 @@ def plain_rows(rank: int | None, value: Any) -> tuple[list[Any], RowsReply] | No
 
     Args:
         rank: Levels of lists in one row (MethodSpec.row_rank); None: a row may be any list.
-        value: What JSON or msgpack reads.
 
     Raises:
         InvalidInputError: `instances` is not a list, or there is no row.

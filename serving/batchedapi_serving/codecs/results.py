@@ -264,8 +264,6 @@ def cut_back(
     """Rows of an output without what padding added to them; the array itself if that is nothing.
 
     Args:
-        method: Declares which dimensions of the output have names.
-        name: Of the output.
         column: Rows of the batch, padded.
         lengths: Of each named dimension in each row.
     """

@@ -138,8 +138,6 @@ def tensor_cost(
     """Cost of a row of tensors, >= 1.
 
     Args:
-        size_of: The method's.
-        method: Declares the inputs.
         lengths: Of the variable dimensions in this row.
         row_bytes: Of all inputs together.
     """
@@ -178,8 +176,6 @@ class RowPacker:
         """Bytes of one row, little endian, in C order.
 
         Args:
-            row: A parsed JSON value.
-            place: JSON path of the row, for errors.
             may_hold_bool: False if the body cannot contain `true` or `false`.
 
         Raises:

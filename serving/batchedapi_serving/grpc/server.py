@@ -58,8 +58,6 @@ class GrpcServer:
         """Prepare to serve; `start` listens.
 
         Args:
-            settings: Of the replica.
-            frontend: Where predictions are asked for, and those counted that are not taken.
             connected: Called with the first ModelInfer of every connection.
         """
         self._settings = settings

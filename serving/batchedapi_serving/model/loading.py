@@ -52,7 +52,6 @@ def load_class(path: str, search: Sequence[Path]) -> type:
     """Import the class that `path` (`module:Class` or `file.py:Class`) names.
 
     Args:
-        path: From `spec.predictor.path`.
         search: Folders put into sys.path behind the standard library, first first.
 
     Raises:

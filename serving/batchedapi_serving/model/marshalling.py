@@ -168,9 +168,6 @@ def split_tensors(
     """Check the array, or the dict of arrays, that a method answered, and frame it.
 
     Args:
-        method: Declares the outputs and along which dimension their rows lie.
-        answer: As it came from the method.
-        rows: Of the batch.
         lengths: Of each variable dimension in each row; None: there are none.
 
     Raises:

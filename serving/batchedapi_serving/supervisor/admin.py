@@ -226,8 +226,6 @@ async def _request(
     """The next request, its body dropped; None: the client has left.
 
     Args:
-        http: State of the connection.
-        connection: Where it comes from.
         within: Seconds until its first byte; from there on it has the limit of headers.
 
     Raises:

@@ -38,7 +38,6 @@ class ForkServer:
 
         Args:
             child: Is the fork from now on.
-            index: Of the process.
             control: The end of its control socket that the fork gets.
 
         Raises:

@@ -158,11 +158,7 @@ class CrashLoop:
         self._failed: deque[float] = deque(maxlen=STARTS)
 
     def failed(self, now: float) -> bool:
-        """Note a failed start; whether it was the fifth in a row within a minute.
-
-        Args:
-            now: Monotonic time in seconds.
-        """
+        """Note a failed start; whether it was the fifth in a row within a minute."""
         self._failed.append(now)
         return len(self._failed) == STARTS and now - self._failed[0] <= SECONDS
 

@@ -295,7 +295,6 @@ def model_environments(
     NVIDIA_VISIBLE_DEVICES is the container runtime's and never touched.
 
     Args:
-        settings: The replica's.
         inherited: The supervisor's environment; its thread variables stay, unless the manifest
             says `cpuThreads`.
         user: `spec.predictor.env`; beats everything else, CUDA_VISIBLE_DEVICES included.

@@ -63,7 +63,6 @@ class Supervisor:
         Args:
             settings: Written to their file already.
             listener: Of predictions; None: of a worker, which has none.
-            admin_listener: Of health and metrics.
             environment: `spec.predictor.env`, for the processes that run user code.
             announce: Gets an example of the default method when the replica is ready.
 
@@ -289,8 +288,6 @@ def advise_on(processes: int, cpus: float, process_memory: float | None) -> None
     """Log what should be said about a replica of so many model processes.
 
     Args:
-        processes: Asked for.
-        cpus: Usable.
         process_memory: Bytes of the largest one; None: not known yet.
     """
     situation = Situation(

@@ -45,14 +45,8 @@ class ServingProcesses:
         """Prepare the processes of a kind; `keep` starts them.
 
         Args:
-            kind: Of process, for the log.
-            settings: Of the replica.
-            memory: Of its metrics.
-            life: Of the replica.
             heard: Gets every message of their control lines.
             children: Each with what it is told beside the runtime folder and its descriptors.
-            first_beat: A slot.
-            listener: They have a copy of it.
         """
         self._kind = kind
         self._settings = settings

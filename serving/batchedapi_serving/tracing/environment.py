@@ -41,7 +41,6 @@ def tracing_settings(
 
     Args:
         environment: Of the replica, with the manifest's own on top.
-        api_name: Name of the service unless a variable has one.
         instance: Name of this replica; None: its host name, a pod's own.
 
     Raises:

@@ -76,9 +76,6 @@ class KeyRing:
 
         A key whose file is gone is withdrawn, also the last one. One whose file cannot be read, or
         is no key any more, stays as it was; so do all while the folder cannot be read.
-
-        Args:
-            now: Seconds on the loop's clock.
         """
         if now - self._renewed_at < RENEWED_SECONDS:
             return
@@ -148,11 +145,7 @@ class KeyRing:
         return owner
 
     def pause(self, now: float) -> float:
-        """Seconds until a request without a key is told: a crowd that asks again comes less often.
-
-        Args:
-            now: Seconds on the loop's clock.
-        """
+        """Seconds to name when a request without a key is refused: a crowd asks again less often."""
         if now - self._refused_since >= 1.0:
             self._refused_since, self._refused = now, 0
         self._refused += 1

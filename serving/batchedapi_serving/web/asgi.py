@@ -71,12 +71,7 @@ def start_cycle(
 
     Args:
         request: Whole; nothing more is read for it. Its id is `request.state.request_id`.
-        config: Holds the application.
         state: Of the server: its default headers, and the tasks it waits for when it stops.
-        transport: The response is written to it.
-        flow: Of the transport.
-        keep_alive: False closes the connection after the response.
-        on_response: Called when the response is complete.
     """
     text = request.path.decode("latin-1")
     scope = {

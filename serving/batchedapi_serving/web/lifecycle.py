@@ -195,7 +195,6 @@ class Lifecycle:
         it closes, within EXPIRY_GRACE and LINGER_BYTES.
 
         Args:
-            now: Seconds.
             unread: Bytes that the client has sent and the server has not read.
             unsent: Bytes of answers that the client has not taken.
         """
@@ -305,7 +304,6 @@ class Lifecycle:
         """The step to take; called about every second.
 
         Args:
-            now: Seconds.
             arrived: Bytes of the body that is on its way.
             unsent: How many bytes of answers the client has not taken; asked only when it matters.
         """

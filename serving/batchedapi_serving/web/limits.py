@@ -118,8 +118,6 @@ class ConnectionLimit:
         Args:
             connections: Each with the time since when no whole request of it is here, None: one is;
                 and its owner.
-            owner: Of the connection that comes.
-            now: Seconds.
         """
         if now >= self._looks_again:
             self._turned_away.clear()

@@ -373,7 +373,6 @@ class RequestParser:
         """Read requests of one connection.
 
         Args:
-            limits: Of sizes.
             known: Heads that were parsed before. None: each is parsed.
             traced: The options have `traceparent` and `tracestate` too.
             admit: Whose key a method, target and headers bring. Asked with each head before its

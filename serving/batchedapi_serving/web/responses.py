@@ -73,8 +73,6 @@ def problem_on(
     """The response that `error` is answered with.
 
     Args:
-        wire: Of the route.
-        error: What happened.
         request_id: For the body, where the language has a place for it.
         reply: Of the request, if it could be decoded: it knows best.
     """
