@@ -145,7 +145,7 @@ class KeyRing:
         return owner
 
     def pause(self, now: float) -> float:
-        """Seconds to name when a request without a key is refused: a crowd asks again less often."""
+        """Seconds to name when a request without a key is refused; longer for a crowd of them."""
         if now - self._refused_since >= 1.0:
             self._refused_since, self._refused = now, 0
         self._refused += 1
