@@ -9,8 +9,8 @@ import yaml
 from pydantic import BaseModel, Field, JsonValue
 
 from batchedapi_core.manifest import LogLevel, Pod, PredictorEnv
-from batchedapi_core.manifest.crd import structural_schema
 from batchedapi_core.manifest.rules import ManifestModel
+from crds.crd import structural_schema
 from crds.markdown import HEADER, code, table
 
 _INDENT: Final = "  "

@@ -9,7 +9,6 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from batchedapi_core import contract
-from batchedapi_core.manifest.crd import PRINTER_COLUMNS, field_rows, kubernetes_parts
 from batchedapi_core.manifest.removed import REMOVED
 from batchedapi_core.manifest.rules import ManifestModel
 from batchedapi_core.manifest.spec import BatchedAPI, BatchedAPISpec
@@ -19,6 +18,7 @@ from batchedapi_core.manifest.units import (
     QUANTITY_PATTERN,
     format_duration,
 )
+from crds.crd import PRINTER_COLUMNS, field_rows, kubernetes_parts
 from crds.markdown import HEADER, code
 
 _KNOWN_PATTERNS: Final = (DURATION_PATTERN, QUANTITY_PATTERN)

@@ -21,15 +21,15 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+import yaml
 from harness.control_plane import ADMIN, control_plane
 from harness.induced import PATIENCE, Api, Pages, ended, replica_that_fails
-from harness.operated import Rig
+from harness.operated import CRD, Rig
 from harness.report import Table, environment, help_of, out_option, report
 from kubernetes.aio import client, config
 
 from batchedapi_core import contract
 from batchedapi_core.manifest import REASONS, ConditionType
-from batchedapi_core.manifest.crd import crd
 from batchedapi_operator.cluster import (
     BATCHED_APIS,
     CONFIG_MAPS,
@@ -887,7 +887,7 @@ async def run(*, quick: bool, seconds: float) -> tuple[list[Seen], int, float]:
         async with client.ApiClient() as connection:
             kube, port, table = Kube(connection), free_port(), Pages()
             path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-            await kube._request("POST", path, {}, crd())
+            await kube._request("POST", path, {}, yaml.safe_load(CRD.read_text()))
             starts = await of_real_replicas(Path(folder) / "replicas-of")
             serving = asyncio.create_task(table.serve(port))
             rig = Rig(plane, kube, port, Path(folder) / "operator.log", NAMESPACE)

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
+import yaml
 from aiohttp import web
 from kubernetes.aio import client, config
 
 from batchedapi_core import contract
-from batchedapi_core.manifest.crd import crd
 from batchedapi_operator.cluster import BATCHED_APIS, DEPLOYMENTS, PODS, REPLICA_SETS, JsonObject
 from batchedapi_operator.errors import ApplyError
 from batchedapi_operator.kube import Kube
@@ -31,6 +31,7 @@ from ports import free_port
 
 from .control_plane import ADMIN, OPERATOR, ControlPlane, Identity
 
+CRD: Final = Path(__file__).resolve().parents[3] / "crds/batchedapis.yaml"
 NAMESPACE: Final = "bench"
 PATH_LOAD: Final = "/load"
 SWING_SECONDS: Final = 300.0
@@ -329,7 +330,7 @@ async def rig(plane: ControlPlane) -> AsyncIterator[Rig]:
         async with client.ApiClient() as api:
             kube = Kube(api)
             path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-            await kube._request("POST", path, {}, crd())
+            await kube._request("POST", path, {}, yaml.safe_load(CRD.read_text()))
             await asyncio.sleep(3.0)  # until the apiserver serves the new kind
             made = Rig(plane, kube, port, plane.folder / "operator.log")
             async with made.controlled():

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from crds.crd import crd
 from tests.contract.operator.world import CUSTOM_RESOURCES, NAMESPACES, World, until
 
-from batchedapi_core.manifest.crd import crd
 from batchedapi_operator.kube import Kube
 from ports import free_port
 

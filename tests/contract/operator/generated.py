@@ -5,9 +5,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from crds.crd import crd
 from tests.contract.operator.corpus import GOOD, Document
-
-from batchedapi_core.manifest.crd import crd
 
 SPEC: Final[Document] = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"][
     "spec"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from crds.crd import crd
 from tests.contract.operator import texts
 from tests.contract.operator.corpus import Document, document
 from tests.contract.operator.generated import (
@@ -29,7 +30,6 @@ from batchedapi_core.manifest import (
     UnknownFields,
     parse_api,
 )
-from batchedapi_core.manifest.crd import crd
 from batchedapi_operator.cluster import BATCHED_APIS
 from batchedapi_operator.errors import ApplyError
 from batchedapi_serving.cli.documents import DocumentError, load_api, read_documents

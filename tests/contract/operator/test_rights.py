@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from crds.crd import crd
 from kubernetes.aio import client, config
 from tests.bench.harness.control_plane import ADMIN, ControlPlane, control_plane
 from tests.cluster.devcluster import paths, pki
@@ -23,7 +24,6 @@ from tests.contract.operator.test_operator import IN_IMAGE, with_source
 from tests.contract.operator.world import CUSTOM_RESOURCES, NAMESPACES, Body, World, until
 
 from batchedapi_core import contract
-from batchedapi_core.manifest.crd import crd
 from batchedapi_operator.cluster import (
     BATCHED_APIS,
     CONFIG_MAPS,

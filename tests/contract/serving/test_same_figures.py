@@ -14,12 +14,12 @@ from typing import Any, Final
 
 import httpx
 import pytest
+from crds.crd import PRINTER_COLUMNS
 from playwright.sync_api import Browser
 from tests.unit.operator.worlds import api
 
 import dashboards
 import prometheus
-from batchedapi_core.manifest.crd import PRINTER_COLUMNS
 from batchedapi_core.scaling.decide import decide
 from batchedapi_core.scaling.observe import observe
 from batchedapi_core.scaling.samples import Observation

@@ -6,17 +6,17 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 import pytest
-from pydantic import BaseModel
-
-from batchedapi_core import contract
-from batchedapi_core.manifest import BatchedAPIStatus, ConditionType, parse_api, serving_slice
-from batchedapi_core.manifest.crd import (
+from crds.crd import (
     PRINTER_COLUMNS,
     crd,
     field_rows,
     kubernetes_parts,
     structural_schema,
 )
+from pydantic import BaseModel
+
+from batchedapi_core import contract
+from batchedapi_core.manifest import BatchedAPIStatus, ConditionType, parse_api, serving_slice
 
 SCHEMA = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
 MANIFEST = {

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import yaml
+from crds.crd import kubernetes_parts
 
 from batchedapi_core import contract
 from batchedapi_core.manifest import ManifestError, Pod, parse_api, pod_defaults, serving_slice
-from batchedapi_core.manifest.crd import kubernetes_parts
 from batchedapi_core.manifest.pod import SPREAD as EVENLY
 from batchedapi_core.manifest.pod import as_written
 from pod_specs import ACCEPTED, KEY, REFUSED, SPREAD, pod

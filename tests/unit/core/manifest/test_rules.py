@@ -3,11 +3,11 @@
 from typing import Any
 
 import pytest
+from crds.crd import crd
 from pydantic import BaseModel
 
 from batchedapi_core import contract
 from batchedapi_core.manifest import BatchedAPI, ManifestError, Rule, parse_api
-from batchedapi_core.manifest.crd import crd
 
 
 def document(spec: dict[str, Any], name: str = "iris") -> dict[str, Any]:
