@@ -36,19 +36,6 @@ class LogFormat(StrEnum):
     TEXT = "text"
 
 
-class Image(ManifestModel):
-    """The operator's image."""
-
-    repository: str = Field("batchedapi-operator", min_length=1, description="Name without a tag.")
-    tag: str = Field("", description="Empty: the chart's appVersion.")
-    digest: str = Field(
-        "", pattern=r"^(sha256:[0-9a-f]{64})?$", description="Instead of the tag: `sha256:...`."
-    )
-    pull_policy: PullPolicy = Field(
-        PullPolicy.IF_NOT_PRESENT, description="When the kubelet asks the registry."
-    )
-
-
 class ServingImage(ManifestModel):
     """The image of replicas whose BatchedAPI does not name one (`spec.predictor.image`).
 
@@ -59,6 +46,15 @@ class ServingImage(ManifestModel):
     tag: str = Field("", description="Empty: the chart's appVersion.")
     digest: str = Field(
         "", pattern=r"^(sha256:[0-9a-f]{64})?$", description="Instead of the tag: `sha256:...`."
+    )
+
+
+class Image(ServingImage):
+    """The operator's image."""
+
+    repository: str = Field("batchedapi-operator", min_length=1, description="Name without a tag.")
+    pull_policy: PullPolicy = Field(
+        PullPolicy.IF_NOT_PRESENT, description="When the kubelet asks the registry."
     )
 
 

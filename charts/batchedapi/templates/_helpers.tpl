@@ -1,6 +1,5 @@
 {{/* Name of the release's operator and of everything that belongs to it. */}}
 {{- define "batchedapi.operatorName" -}}
-{{- include "batchedapi.complete" . -}}
 {{- if .Values.fullnameOverride -}}
 {{- .Values.fullnameOverride -}}
 {{- else if contains .Chart.Name .Release.Name -}}
@@ -47,7 +46,6 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 
 {{/* Name of the operator's ServiceAccount, made here or not. */}}
 {{- define "batchedapi.account" -}}
-{{- include "batchedapi.complete" . -}}
 {{- with .Values.serviceAccount -}}
 {{- if and (not .create) (not .name) -}}
 {{- fail "serviceAccount.name: name the account that is there already, or leave create true" -}}
@@ -59,7 +57,6 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
 {{- define "batchedapi.labels" -}}
-{{- include "batchedapi.complete" . -}}
 {{- merge (include "batchedapi.ownLabels" . | fromYaml) .Values.commonLabels | toYaml -}}
 {{- end -}}
 

@@ -71,7 +71,9 @@ class GatewaySpec(ManifestModel):
         min_length=1, max_length=8, description="Gateways that the routes attach to."
     )
     hostnames: list[Hostname] = Field(
-        min_length=1, max_length=16, description="Hosts of the HTTPRoute; the first is in the URL."
+        min_length=1,
+        max_length=16,
+        description="Hosts of the HTTPRoute; the first without `*` is in the URL.",
     )
     grpc_hostnames: list[Hostname] = Field(
         default_factory=list,

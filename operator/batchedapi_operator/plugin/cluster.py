@@ -23,6 +23,7 @@ NOT_FOUND: Final = 404
 REFUSED: Final = (401, 403)
 SECONDS: Final = 15.0
 _RELEASE: Final = "batchedapi-operator"
+_LEASE_NAME: Final = "BATCHEDAPI_LEASE_NAME"
 _DROPPED_BYTES: Final = 1 << 16  # at once
 _HANDSHAKE: Final = re.compile(r"Handshake status ([0-9]{3})")
 """All that the client says of a forward that the API server refused."""
@@ -35,7 +36,7 @@ class OperatorPod:
     namespace: str
     name: str
     release: str
-    """Name of its service account; the chart names everything after it."""
+    """Name of the operator, which its Lease has and the chart's Roles begin with."""
 
     def __str__(self) -> str:
         port = contract.OPERATOR_DECISIONS_PORT
@@ -147,10 +148,12 @@ def operator_pods(namespace: str) -> list[OperatorPod]:
             " --operator-namespace;"
             f" kubectl get pods -A -l {contract.SELECTOR_OF_OPERATOR} lists it"
         )
-    return [
-        OperatorPod(namespace, pod.metadata.name, pod.spec.service_account_name or _RELEASE)
-        for pod in running
-    ]
+    return [OperatorPod(namespace, pod.metadata.name, _release_of(pod)) for pod in running]
+
+
+def _release_of(pod: Any) -> str:
+    variables = pod.spec.containers[0].env or ()
+    return next((one.value for one in variables if one.name == _LEASE_NAME), _RELEASE)
 
 
 def ask_operator(pod: OperatorPod, path: str) -> tuple[int, bytes]:

@@ -332,7 +332,7 @@ def _web_failure(pods: Sequence[PodView], now: datetime) -> _Seen | None:
     there = [pod for pod in pods if not pod.gone]
     homeless = scheduled(there)
     if homeless.status == "False":
-        return "WebNotStarting", of_web(homeless.message)
+        return "WebNotStarting", homeless.message
     found = *_not_started(there, now), _lost(pods, there, now), _waits(there)
     failure = next(filter(None, found), None)
     if failure is None:
@@ -561,10 +561,10 @@ def scheduled(pods: Sequence[PodView]) -> NewCondition:
     if waiting:
         said = waiting[0].unschedulable
         fields = ", ".join(field for words, field in _PLACES if re.search(words, said))
-        if waiting[0].role == contract.ROLE_WEB:
-            fields = of_web(fields)
         share = f"{len(waiting)} of {len(pods)} pods: {f'{fields}: ' if fields else ''}{said}"
-        return told(kind, "False", waiting[0].unplaced or "Unschedulable", share)
+        made = told(kind, "False", waiting[0].unplaced or "Unschedulable", share)
+        of_role = of_web if waiting[0].role == contract.ROLE_WEB else str
+        return replace(made, message=of_role(made.message))
     new = [pod for pod in pods if pod.unplaced and not pod.gone]
     if new:
         return told(kind, "Unknown", "NotScheduled", f"{len(new)} of {len(pods)} pods have no node")

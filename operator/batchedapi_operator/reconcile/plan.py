@@ -142,17 +142,15 @@ def plan(
         defaults: What lies under the settings of the pods of a new revision.
         image_volumes: The cluster mounts images, so an `oci://` model is mounted.
     """
-    metadata, key, uid = document["metadata"], ObjectKey.of(document), document["metadata"]["uid"]
-    moment, ours = datetime.fromisoformat(now), without_others(uid, observed)
-    subject = _subject(
+    metadata, moment = document["metadata"], datetime.fromisoformat(now)
+    ours = without_others(metadata["uid"], observed)
+    subject, waits = _subject(
         document, observed, ours, default_image,
         defaults=defaults, policies=policies, image_volumes=image_volumes,
     )  # fmt: skip
     api, revision, problem = subject.api, subject.revision, refusal or subject.problem
-    deleted, waits = deletion(metadata), None
-    if problem is None and api is not None:
-        waits = leaving(key, uid, _asked_for(api, observed, policies))
-    held = deleted or hindrance or (waits[0] if waits is not None else None)
+    deleted = deletion(metadata)
+    held = deleted or hindrance or (waits[0] if waits is not None and problem is None else None)
     status = build_status(replace(subject, problem=problem, hindrance=held), ours, now)
     pods = (*observed.pods, *observed.web.pods)
     due = until_told(pods, moment)
@@ -187,8 +185,8 @@ def _subject(
     defaults: Pod,
     policies: Policies,
     image_volumes: bool,
-) -> StatusSubject:
-    """As far as the manifest can be used, and the first thing that is wrong with it."""
+) -> tuple[StatusSubject, tuple[NewCondition, str] | None]:
+    """As far as the manifest can be used, with the first thing that is wrong; and `leaving`."""
     metadata, key = document["metadata"], ObjectKey.of(document)
     known = StatusSubject(metadata["name"], metadata.get("generation", 0), None, None, "", None)
     try:
@@ -200,10 +198,11 @@ def _subject(
         known = replace(known, revision=revision)
         known = replace(known, image=image_for(api, revision, observed.status, default_image))
         refuse_unserved(api, policies.kinds)
-        refuse_foreign(key, metadata["uid"], _asked_for(api, observed, policies))
+        asked = _asked_for(api, observed, policies)
+        refuse_foreign(key, metadata["uid"], asked)
     except InvalidSpecError as error:
-        return replace(known, problem=error)
-    return known
+        return replace(known, problem=error), None
+    return known, leaving(key, metadata["uid"], asked)
 
 
 def _asked_for(api: BatchedAPI, observed: Observed, policies: Policies) -> Observed:

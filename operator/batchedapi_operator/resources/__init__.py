@@ -31,14 +31,22 @@ def revision_name(api_name: str, digest: str) -> str:
 
 
 def url(api: BatchedAPI) -> str:
-    """Where predictions are asked for: the most public address that the API has."""
+    """Where predictions are asked for: the most public address that leads to the endpoint.
+
+    A host with `*` is no address, and `paths` may leave the endpoint out.
+    """
     networking = api.spec.networking
-    if networking.gateway is not None:
-        return f"{networking.gateway.scheme}://{networking.gateway.hostnames[0]}{api.endpoint}"
-    if networking.ingress is not None:
-        scheme = "http" if networking.ingress.tls_secret is None else "https"
-        return f"{scheme}://{networking.ingress.host}{api.endpoint}"
-    port = networking.service.port
+    gateway, ingress, port = networking.gateway, networking.ingress, networking.service.port
+    offered: list[tuple[str, list[str], list[str]]] = []
+    if gateway is not None:
+        offered.append((gateway.scheme, gateway.hostnames, gateway.paths))
+    if ingress is not None:
+        scheme = "http" if ingress.tls_secret is None else "https"
+        offered.append((scheme, [ingress.host], ingress.paths))
+    for scheme, hosts, paths in offered:
+        named = [host for host in hosts if not host.startswith("*")]
+        if named and any(f"{api.endpoint}/".startswith(f"{path.rstrip('/')}/") for path in paths):
+            return f"{scheme}://{named[0]}{api.endpoint}"
     shown = "" if port == contract.SERVICE_PORT else f":{port}"
     return f"http://{api.metadata.name}.{api.metadata.namespace}.svc{shown}{api.endpoint}"
 

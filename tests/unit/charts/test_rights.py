@@ -122,11 +122,22 @@ def test_older_decisions_are_read_by_whom_an_administrator_lets() -> None:
     }
     bindings = [one for one in objects if one["kind"].endswith("RoleBinding")]
     assert role["metadata"]["name"] not in [one["roleRef"]["name"] for one in bindings]
-    # the plugin finds the pod by its label, and names the role after the account
+    # the plugin finds the pod by its label, and names the role after its Lease
     name, value = contract.SELECTOR_OF_OPERATOR.split("=")
     assert value == operator["metadata"]["labels"][name]
-    account = operator["spec"]["serviceAccountName"]
-    assert f"{account}-decisions-view" == role["metadata"]["name"]
+    lease = role["metadata"]["name"].removesuffix("-decisions-view")
+    variables = operator["spec"]["containers"][0]["env"]
+    assert {"name": "BATCHEDAPI_LEASE_NAME", "value": lease} in variables
+
+
+def test_two_releases_may_share_an_account() -> None:
+    """No object of the one has the name of the other's."""
+    shared = (*IN_ONE, "serviceAccount.create=false", "serviceAccount.name=shared")
+    first, second = (
+        {(made["kind"], made["metadata"]["name"]) for made in render(*shared, setting)}
+        for setting in ("fullnameOverride=one", "fullnameOverride=two")
+    )
+    assert {"CustomResourceDefinition"} == {kind for kind, _ in first & second}
 
 
 def test_no_service_leads_to_the_decisions() -> None:

@@ -30,7 +30,7 @@ def pods_are(monkeypatch: pytest.MonkeyPatch, **deleted: str | None) -> None:
         SimpleNamespace(
             metadata=SimpleNamespace(name=name, deletion_timestamp=since),
             status=SimpleNamespace(phase="Running"),
-            spec=SimpleNamespace(service_account_name="operator"),
+            spec=SimpleNamespace(containers=[SimpleNamespace(env=None)]),
         )
         for name, since in deleted.items()
     ]

@@ -29,9 +29,10 @@ OLDER: Final = [decision(15, 25, 4), decision(0, 10, 2)]
 
 def pod(name: str, phase: str = "Running") -> JsonObject:
     """An operator's pod."""
+    env = [{"name": "BATCHEDAPI_LEASE_NAME", "value": "mine-operator"}]
     return {
         "metadata": {"name": name},
-        "spec": {"serviceAccountName": "mine-operator", "containers": [{"name": "operator"}]},
+        "spec": {"serviceAccountName": "shared", "containers": [{"name": "operator", "env": env}]},
         "status": {"phase": phase},
     }
 

@@ -61,6 +61,18 @@ def test_the_service_is_what_networking_service_says() -> None:
         ({"ingress": {**INGRESS, "tlsSecret": "tls"}}, "https://iris.example.com/iris"),
         ({"ingress": INGRESS, "gateway": GATEWAY}, "https://a.b/iris"),
         ({"gateway": {**GATEWAY, "scheme": "http"}}, "http://a.b/iris"),
+        ({"gateway": {**GATEWAY, "hostnames": ["*.b", "c.b"]}}, "https://c.b/iris"),
+        ({"ingress": {"host": "*.example.com"}}, "http://iris.demo.svc/iris"),
+        ({"ingress": {**INGRESS, "paths": ["/ir", "/v2"]}}, "http://iris.demo.svc/iris"),
+        ({"ingress": {**INGRESS, "paths": ["/v2", "/iris"]}}, "http://iris.example.com/iris"),
+        (
+            {"ingress": INGRESS, "gateway": {**GATEWAY, "paths": ["/v2"]}, "endpoint": "/m/iris"},
+            "http://iris.example.com/m/iris",
+        ),
+        (
+            {"ingress": {**INGRESS, "paths": ["/m"]}, "endpoint": "/m/x"},
+            "http://iris.example.com/m/x",
+        ),
     ],
 )
 def test_the_url_is_the_most_public_one(networking: dict[str, Any], expected: str) -> None:
