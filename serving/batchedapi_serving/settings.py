@@ -56,7 +56,6 @@ class BatchingSettings:
     strategy: Strategy = Strategy.WINDOW
     size_unit: SizeUnit = SizeUnit.ROWS
     max_latency: float | None = None
-    preferred_batch_sizes: tuple[int, ...] = ()
     pads: bool = False
     """By the removed shapePolicy Pad: every input with a named length is padded with zeros."""
     queue_order: QueueOrder = QueueOrder.FIFO

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, TypeAlias, assert_never
 
 from batchedapi_core.batching.batcher import Batcher
 from batchedapi_core.batching.lengths import Group
-from batchedapi_core.batching.policy import BatchPolicy, Strategy, preferred
+from batchedapi_core.batching.policy import BatchPolicy, Strategy
 from batchedapi_core.batching.queue import Buckets
 from batchedapi_core.batching.traffic import TICK
 
@@ -95,7 +95,7 @@ def next_action(batcher: Batcher, now: float, *, ahead: bool = False) -> Action:
                 else WaitUntil(release, policy.max_batch_size)
             )
         case Strategy.IMMEDIATE:
-            action = _early(batcher, policy, queued)
+            action = Release(queued, EARLY, batcher.shape)
         case _:
             assert_never(policy.strategy)
     return action
@@ -128,11 +128,7 @@ def _apart(batcher: Batcher, now: float) -> Release | None:
         return None
     if queued >= most:
         return Release(most, FULL, shape)
-    return Release(queued if batcher.draining else preferred(policy, queued), reason, shape)
-
-
-def _early(batcher: Batcher, policy: BatchPolicy, queued: int) -> Release:
-    return Release(preferred(policy, queued), EARLY, batcher.shape)
+    return Release(queued, reason, shape)
 
 
 def _window(batcher: Batcher, policy: BatchPolicy, queued: int, now: float) -> Action:
@@ -161,8 +157,6 @@ def _window(batcher: Batcher, policy: BatchPolicy, queued: int, now: float) -> A
         and bursts.expected * batcher.fixed > queued * left
     ):
         return WaitUntil(min(bursts.end, release))
-    if policy.preferred_sizes:
-        return _early(batcher, policy, queued)
     return Release(queued, EARLY, batcher.shape)
 
 

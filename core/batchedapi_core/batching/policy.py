@@ -114,10 +114,6 @@ class BatchPolicy:
     a ceiling, not a target. Fixed: counted from the oldest request."""
     strategy: Strategy = Strategy.WINDOW
     latency_target: float | None = None  # seconds > 0, from arrival to answer
-    preferred_sizes: tuple[int, ...] = ()
-    """Ascending, each in 1..max_batch_size: a batch that is released early has one of these sizes
-    if enough is queued for the smallest of them, and so has a full one where adaptation or memory
-    allows less than max_batch_size. At the interval, a deadline or a drain everything goes."""
     queue_order: QueueOrder = QueueOrder.FIFO
     pads_to: int = 0
     """Length up to which rows of all lengths may share a batch, padded to its longest; longer rows
@@ -138,28 +134,6 @@ class BatchPolicy:
             raise ValueError(
                 "latency_target: expected seconds under the Adaptive strategy, got None"
             )
-        sizes = self.preferred_sizes
-        if list(sizes) != sorted(set(sizes)) or not all(
-            1 <= size <= self.max_batch_size for size in sizes
-        ):
-            raise ValueError(
-                f"preferred_sizes: expected ascending sizes of 1 to {self.max_batch_size},"
-                f" got {list(sizes)}"
-            )
-
-
-def preferred(policy: BatchPolicy, queued: int) -> int:
-    """Size of a batch that is released before it is full, of `queued` >= 1.
-
-    The largest preferred size that can be filled, everything if the smallest cannot. What is left
-    is decided on next. Only for batches released `early` or because of their `shape`: when an
-    interval, a deadline or a drain releases a batch, as in Triton, everything that waits goes.
-
-    A model that fills rows up to 8, 16, 32 or 64 answers Poisson traffic at 80 % of its capacity
-    after 17 ms in the mean, and after 51 ms without.
-    """
-    fitting = bisect_right(policy.preferred_sizes, queued)
-    return policy.preferred_sizes[fitting - 1] if fitting else queued
 
 
 class Effective(NamedTuple):
@@ -378,14 +352,11 @@ class PolicyInEffect:
         return True
 
     def _at_most(self, policy: BatchPolicy, size: int) -> BatchPolicy:
-        """With less size, a preferred one if there is any, and as much less time to fill it."""
+        """With less size, and as much less time to fill it."""
         if size >= policy.max_batch_size:
             return policy
-        preferred = policy.preferred_sizes[: bisect_right(policy.preferred_sizes, size)]
-        size = preferred[-1] if preferred else size
         return replace(
             policy,
             max_batch_size=size,
             batch_interval=policy.batch_interval * size / policy.max_batch_size,
-            preferred_sizes=preferred,
         )

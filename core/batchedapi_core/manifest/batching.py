@@ -2,7 +2,7 @@
 
 from typing import Annotated, ClassVar, Final
 
-from pydantic import AfterValidator, Field, StringConstraints
+from pydantic import Field, StringConstraints
 
 from batchedapi_core import contract
 from batchedapi_core.batching import (
@@ -20,7 +20,6 @@ from batchedapi_core.manifest.rules import (
     ManifestModel,
     Rule,
     Whole,
-    no_two_alike,
     quantity_rule,
     worded,
 )
@@ -139,11 +138,6 @@ PATH: Final = "spec.serverSideBatching"
 SHORT_INTERVAL: Final = f"must be below {PATH}.maxLatency: waiting would use up the whole target"
 
 Size = Annotated[Whole, Field(ge=1, le=contract.MAX_BATCH_SIZE_LIMIT)]
-Sizes = Annotated[
-    list[Size],
-    AfterValidator(no_two_alike),
-    Field(max_length=32, json_schema_extra={"x-kubernetes-list-type": "set"}),
-]
 
 
 class ServerSideBatching(ManifestModel):
@@ -180,11 +174,6 @@ class ServerSideBatching(ManifestModel):
         at_most="1h",
         description="End-to-end latency target. A request that is expected to miss it is answered"
         " 429 at once; the autoscaler sizes replicas for it.",
-    )
-    preferred_batch_sizes: Sizes = Field(
-        default_factory=list,
-        description="Sizes that a batch which is not full should have, such as those a model was"
-        " compiled for. A method with a smaller maxBatchSize skips those above it.",
     )
     dispatch: LaneChoice = Field(
         LaneChoice.RANDOM,
@@ -224,17 +213,6 @@ class ServerSideBatching(ManifestModel):
             field_path=".strategy",
         ),
         Rule(
-            cel="!has(self.preferredBatchSizes) || !has(self.maxBatchSize)"
-            " || self.preferredBatchSizes.all(size, size <= self.maxBatchSize)",
-            check=lambda b: (
-                b.max_batch_size is None
-                or max(b.preferred_batch_sizes, default=1) <= b.max_batch_size
-            ),
-            message=f"{PATH}.preferredBatchSizes must not be above {PATH}.maxBatchSize: such a"
-            " batch can never form",
-            field_path=".preferredBatchSizes",
-        ),
-        Rule(
             cel="!has(self.queue) || self.queueOrder != 'Deadline'",
             check=lambda b: b.queue is None or b.queue_order is not QueueOrder.DEADLINE,
             message=f"{PATH}.queueOrder Deadline cannot be beside {PATH}.queue: one queue for all"
@@ -266,7 +244,4 @@ class MethodBatching(ManifestModel):
     def over(self, common: ServerSideBatching) -> ServerSideBatching:
         """The batching in effect: these settings over `common`."""
         written = {name: value for name, value in self if value is not None}
-        if self.max_batch_size is not None:
-            sizes = common.preferred_batch_sizes
-            written["preferred_batch_sizes"] = [n for n in sizes if n <= self.max_batch_size]
         return common.model_copy(update=written)

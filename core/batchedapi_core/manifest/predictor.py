@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, JsonValue, StringConstraints
 
 from batchedapi_core import contract
 from batchedapi_core.manifest import kubernetes
-from batchedapi_core.manifest.batching import MethodBatching, Sizes
+from batchedapi_core.manifest.batching import MethodBatching, Size
 from batchedapi_core.manifest.rules import (
     DNS_NAME,
     DNS_WORDS,
@@ -287,8 +287,11 @@ class WarmUpSpec(ManifestModel):
     """Batches that are run before a replica is ready."""
 
     enabled: Flag = Field(True, description="false: the first requests pay for what loads lazily.")
-    batch_sizes: Sizes = Field(
-        default_factory=list, description="Sizes to run. Empty: 1, 2, 4, ... and maxBatchSize."
+    batch_sizes: Annotated[list[Size], AfterValidator(no_two_alike)] = Field(
+        default_factory=list,
+        max_length=32,
+        description="Sizes to run. Empty: 1, 2, 4, ... and maxBatchSize.",
+        json_schema_extra={"x-kubernetes-list-type": "set"},
     )
 
 

@@ -17,7 +17,6 @@ Place = tuple[str | int, ...]
 
 def _batching_off(spec: dict[str, Any]) -> None:
     """Turn batching off for all methods, whatever sizes they have."""
-    spec["serverSideBatching"].pop("preferredBatchSizes", None)
     for place in ("serverSideBatching", _OF_METHOD):
         for _, batching in _objects(spec, place.split(".")):
             batching["maxBatchSize"] = 1
@@ -56,6 +55,10 @@ _FOR_ALL: Final = (
     " BatchedAPI of its own"
 )
 _IN_THE_MODEL: Final = "leave it out, and instead of Pad write Tensor(..., pad=0) in the model"
+_BY_ITSELF: Final = (
+    "leave it out; for a model that fills batches up to sizes which it was compiled for, set"
+    " maxBatchSize to one of those"
+)
 _OF_METHOD: Final = "predictor.methods[].serverSideBatching"
 REMOVED: Final = (
     Removed(
@@ -71,6 +74,8 @@ REMOVED: Final = (
     ),
     Removed("serverSideBatching.shapePolicy", _IN_THE_MODEL, unset="Bucket"),
     Removed(f"{_OF_METHOD}.shapePolicy", _IN_THE_MODEL),
+    Removed("serverSideBatching.preferredBatchSizes", _BY_ITSELF, unset=[]),
+    Removed(f"{_OF_METHOD}.preferredBatchSizes", _BY_ITSELF),
     Removed(
         "predictor.threadSafe",
         "leave it out: with threadsPerProcess: 1, the default, the class is never called twice at"
@@ -87,10 +92,7 @@ REMOVED: Final = (
         "autoscaling.initReplicas",
         "leave it out: an API begins with minReplicas, and mode External with spec.replicas",
     ),
-    *(
-        Removed(f"{_OF_METHOD}.{name}", _FOR_ALL)
-        for name in ("strategy", "sizeUnit", "preferredBatchSizes", "queueOrder")
-    ),
+    *(Removed(f"{_OF_METHOD}.{name}", _FOR_ALL) for name in ("strategy", "sizeUnit", "queueOrder")),
 )
 
 

@@ -55,7 +55,6 @@ class NoisyService:
     timeout: float = inf  # seconds after which nobody wants the answer
     lanes: int = 1  # batches at once
     size_unit: SizeUnit = SizeUnit.ROWS
-    preferred_sizes: tuple[int, ...] = ()
     queue_order: QueueOrder = QueueOrder.FIFO
     cold_batches: int = COLD_BATCHES  # of a new replica, each COLD_FACTOR slower
     pace: Pace | None = None  # None: every replica keeps to the line, at any time
@@ -106,8 +105,7 @@ class NoisyService:
             self.batch_interval,
             self.strategy,
             self.max_latency,
-            self.preferred_sizes,
-            self.queue_order,
+            queue_order=self.queue_order,
         )
 
 

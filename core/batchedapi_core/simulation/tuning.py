@@ -148,7 +148,6 @@ def service_of(base: NoisyService, curve: Curve, setting: Candidate) -> NoisySer
         batch_interval=setting.batch_interval,
         lanes=setting.lanes,
         size_unit=SizeUnit.ROWS,
-        preferred_sizes=tuple(n for n in base.preferred_sizes if n <= size),
         pace=pace,
     )
 

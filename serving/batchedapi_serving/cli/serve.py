@@ -309,7 +309,6 @@ def _batching(written: ServerSideBatching, *, pads: bool) -> BatchingSettings:
         strategy=written.strategy,
         size_unit=written.size_unit,
         max_latency=written.max_latency,
-        preferred_batch_sizes=tuple(sorted(written.preferred_batch_sizes)),
         pads=pads,
         queue_order=written.queue_order,
     )

@@ -119,7 +119,7 @@ def model_config(
     }
     if method.batched and method.max_batch_size > 1:
         config["dynamic_batching"] = {
-            "preferred_batch_size": list(batching.preferred_batch_sizes),
+            "preferred_batch_size": [],
             "max_queue_delay_microseconds": round(1e6 * batching.batch_interval),
         }
     return config

@@ -152,8 +152,6 @@ class MethodQueue:
             batch_interval=batching.batch_interval,
             strategy=batching.strategy,
             latency_target=target,
-            # A method that declares less than others leaves out what it cannot reach.
-            preferred_sizes=tuple(n for n in batching.preferred_batch_sizes if n <= size),
             queue_order=batching.queue_order,
             pads_to=self.codec.pads_to,
         )

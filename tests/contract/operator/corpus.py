@@ -137,13 +137,19 @@ ACCEPTED: Final[dict[str, Document]] = {
     "no warm-up": predictor(warmup={"enabled": False}),
     "warm-up sizes": predictor(warmup={"batchSizes": [1, 8]}),
     "removed fields": spec(
-        **{BATCHING: {"enabled": False, "tuning": "Off", "shapePolicy": "Pad"}},
+        **{
+            BATCHING: {
+                "enabled": False,
+                "tuning": "Off",
+                "shapePolicy": "Pad",
+                "preferredBatchSizes": [4],
+            }
+        },
         autoscaling={"initReplicas": 3},
     ),
     "adaptive": spec(**{BATCHING: {"strategy": "Adaptive", "maxLatency": "50ms"}}),
     "immediate": spec(**{BATCHING: {"strategy": "Immediate"}}),
-    "preferred sizes": spec(**{BATCHING: {"maxBatchSize": 8, "preferredBatchSizes": [4, 8]}}),
-    "preferred sizes of whatever": spec(**{BATCHING: {"preferredBatchSizes": LARGEST}}),
+    "32 warm-up sizes": predictor(warmup={"batchSizes": LARGEST}),
     "every choice": spec(
         **{
             BATCHING: {
@@ -210,9 +216,6 @@ ACCEPTED: Final[dict[str, Document]] = {
     ),
     "removed fields of a method": method(
         serverSideBatching={"strategy": "Adaptive", "sizeUnit": "Requests", "queueOrder": "FIFO"}
-    ),
-    "preferred above the method's largest": method(
-        {"preferredBatchSizes": [9]}, serverSideBatching={"maxBatchSize": 8}
     ),
 }
 """Name of the case -> spec."""
@@ -518,17 +521,9 @@ REFUSED: Final[dict[str, tuple[Document, str]]] = {
         spec(**{BATCHING: {"strategy": "Adaptive"}}),
         "spec.serverSideBatching.strategy",
     ),
-    "preferred above the largest": (
-        spec(**{BATCHING: {"maxBatchSize": 8, "preferredBatchSizes": [4, 9]}}),
-        "spec.serverSideBatching.preferredBatchSizes",
-    ),
-    "33 preferred sizes": (
-        spec(**{BATCHING: {"preferredBatchSizes": [*LARGEST, 33]}}),
-        "spec.serverSideBatching.preferredBatchSizes",
-    ),
-    "the same preferred size twice": (
-        spec(**{BATCHING: {"preferredBatchSizes": [4, 4]}}),
-        "spec.serverSideBatching.preferredBatchSizes",
+    "33 warm-up sizes": (
+        predictor(warmup={"batchSizes": [*LARGEST, 33]}),
+        "spec.predictor.warmup.batchSizes",
     ),
     "unknown receipt": (spec(**{BATCHING: {"receipt": "on"}}), "spec.serverSideBatching.receipt"),
     "connections that stay for ever": (

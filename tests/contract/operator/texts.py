@@ -80,7 +80,7 @@ TEXTS: Final[dict[str, str]] = {
     "null for the spec": f"{_NAMED}spec:\n",
     "no spec": _NAMED,
     "null in a list of objects": _predictor("env: [null]"),
-    "null in a list of numbers": _batching("preferredBatchSizes: [null]"),
+    "null in a list of numbers": _predictor("warmup: {batchSizes: [null]}"),
     "null for a value": _predictor("env: [{name: A, value: null}]"),
     "null for a name": _predictor("env: [{name: null}]"),
     "null for the only source": _predictor("source: {configMap: null}"),

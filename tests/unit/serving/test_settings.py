@@ -29,7 +29,6 @@ BATCHING = st.builds(
     max_batch_size=st.none() | st.integers(1, 65536),
     batch_interval=DURATION,
     max_latency=st.none() | DURATION,
-    preferred_batch_sizes=SIZES,
 )
 METHOD = st.builds(
     MethodSettings,

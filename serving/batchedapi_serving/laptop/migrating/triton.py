@@ -16,7 +16,6 @@ from batchedapi_serving.laptop.migrating.migration import (
     finished,
     seconds,
     skeleton,
-    whole,
 )
 from batchedapi_serving.predictor.spec import DTYPES
 
@@ -45,12 +44,9 @@ def _delay(value: Any) -> str:
     return seconds(value, 1e-6)
 
 
-def _sizes(value: Any) -> list[int]:
-    return sorted({whole(one) for one in _list(value)})
-
-
 _DYNAMIC: Final[Rules] = {
-    "preferred_batch_size": To("serverSideBatching.preferredBatchSizes", _sizes),
+    "preferred_batch_size": "batches follow what they were measured to take; for a model that was"
+    " compiled for these sizes set serverSideBatching.maxBatchSize to one of them",
     "max_queue_delay_microseconds": To("serverSideBatching.batchInterval", _delay),
     "preserve_ordering": None,
     "priority_levels": "serverSideBatching.queueOrder Deadline goes by the deadline of a request",

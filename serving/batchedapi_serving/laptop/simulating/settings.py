@@ -277,6 +277,5 @@ def _service(api: BatchedAPI, time: ServiceTime, policy: ScalingPolicy) -> Noisy
         timeout=overload.timeout or math.inf,
         lanes=policy.lanes,
         size_unit=batching.size_unit,
-        preferred_sizes=tuple(n for n in sorted(batching.preferred_batch_sizes) if n <= size),
         queue_order=batching.queue_order,
     )

@@ -315,7 +315,7 @@ class Tuner:
         alone: Changes = {
             "serverSideBatching": {
                 "maxBatchSize": limit, "batchInterval": "0s", "strategy": Strategy.IMMEDIATE.value,
-                "maxLatency": None, "preferredBatchSizes": [],
+                "maxLatency": None,
             },
             "overload": {"maxReplicaConcurrency": limit},
         }  # fmt: skip
@@ -351,7 +351,7 @@ class Tuner:
         setup = set_up(self._subject.api, SimulateOptions(service=ServiceTime(1e-3, 0.0)))
         service = replace(
             setup.service, latency_target=max(0.05 * target, target - outside),
-            preferred_sizes=(), queue_limit=None,
+            queue_limit=None,
         )  # fmt: skip
         largest = min(
             max(one.curve.sizes[-1] for one in known.measured),

@@ -444,3 +444,11 @@ def test_the_same_question_twice_gets_the_same_answer() -> None:
     world.arrive(*clients_of(3))
 
     assert world.wait() == world.wait()
+
+
+def test_immediate_releases_whatever_waits() -> None:
+    """No rule, no learning: a lane is free."""
+    world = World(strategy=Strategy.IMMEDIATE)
+    world.arrive(*clients_of(3))
+
+    assert Release(3, "early") == world.ask()

@@ -23,7 +23,6 @@ def policies(strategy: Strategy) -> st.SearchStrategy[BatchPolicy]:
         latency_target=(
             WITH_TARGET if strategy is Strategy.ADAPTIVE else st.one_of(st.none(), WITH_TARGET)
         ),
-        preferred_sizes=st.sampled_from([(), (2, 4), (5,)]),
         queue_order=st.sampled_from(QueueOrder),
     )
 

@@ -243,7 +243,7 @@ def test_rows_of_one_length_are_batched_as_if_they_had_none(
 
     def batches(pads_to: int) -> list[tuple[str, list[int]]]:
         rng = random.Random(1)
-        policy = BatchPolicy(8, 0.005, strategy, None, (), order, pads_to)
+        policy = BatchPolicy(8, 0.005, strategy, None, order, pads_to)
         replica, found, now = Replica(policy, taught=length > 0), [], 0.0
         running: list[Batch] = []
         for _ in range(400):

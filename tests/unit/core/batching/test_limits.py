@@ -25,10 +25,9 @@ def limits_of(batcher: Batcher) -> tuple[int, float]:
     return policy.max_batch_size, policy.batch_interval
 
 
-def batcher_of(queued: int = 0, size: int = 1, *preferred: int) -> Batcher:
+def batcher_of(queued: int = 0, size: int = 1) -> Batcher:
     """Fixed, 64 rows a batch, 2 s, one free lane."""
-    policy = BatchPolicy(64, 2.0, Strategy.FIXED, preferred_sizes=preferred)
-    batcher: Batcher = Batcher(policy)
+    batcher: Batcher = Batcher(BatchPolicy(64, 2.0, Strategy.FIXED))
     batcher.lane_added(0.0)
     for _ in range(queued):
         batcher.arrive(request_of(size), 0.0)
@@ -114,16 +113,6 @@ def test_the_limit_holds_whenever_the_shape_comes_back() -> None:
         batcher.take(64, 5.0, shape)
 
     assert [2, 3, 2] == sizes
-
-
-def test_a_limited_batch_has_a_preferred_size_if_one_fits() -> None:
-    """A model that is compiled for 8 and 16 rows is not run with 20 because 40 did not fit."""
-    batcher = batcher_of(30, 1, 8, 16, 64)
-
-    batcher.limit(None, 20)
-
-    assert Release(16, "full") == next_action(batcher, 0.0)
-    assert batcher.limit_of(None) == 20
 
 
 def test_admission_counts_with_the_batches_that_are_possible() -> None:

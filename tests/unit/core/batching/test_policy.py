@@ -36,13 +36,6 @@ def test_a_latency_target_that_is_no_duration_is_refused(target: float) -> None:
         BatchPolicy(max_batch_size=1, batch_interval=0.0, latency_target=target)
 
 
-@pytest.mark.parametrize("sizes", [(8, 4), (4, 4), (0, 4), (4, 33)])
-def test_preferred_sizes_that_no_batch_can_have_are_refused(sizes: tuple[int, ...]) -> None:
-    """They are searched as a sorted list, and a batch above the maximum never leaves."""
-    with pytest.raises(ValueError, match="preferred_sizes: expected ascending sizes of 1 to 32"):
-        BatchPolicy(max_batch_size=32, batch_interval=0.0, preferred_sizes=sizes)
-
-
 def test_adaptive_needs_a_target() -> None:
     """Without one every size is as good as full."""
     with pytest.raises(ValueError, match="latency_target: expected seconds under the Adaptive"):

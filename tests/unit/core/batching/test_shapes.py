@@ -26,7 +26,7 @@ INTERVAL = 0.020
 
 def batcher_of(strategy: Strategy = Strategy.FIXED, order: QueueOrder = QueueOrder.FIFO) -> Batcher:
     """8 rows a batch, one free lane."""
-    batcher: Batcher = Batcher(BatchPolicy(8, INTERVAL, strategy, None, (), order))
+    batcher: Batcher = Batcher(BatchPolicy(8, INTERVAL, strategy, None, order))
     batcher.lane_added(0.0)
     return batcher
 

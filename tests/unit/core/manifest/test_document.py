@@ -348,7 +348,6 @@ EVERYTHING: dict[str, Any] = {
         ],
     },
     "serverSideBatching": {
-        "preferredBatchSizes": [2, 4],
         "dispatch": "LeastLoaded",
         "queueOrder": "Deadline",
         "onItemError": "FailBatch",

@@ -37,7 +37,12 @@ def test_every_removed_field_is_accepted_with_the_remedy(unknown: UnknownFields)
             "source": {"inImage": {}},
             "methods": [{"name": "a", "serverSideBatching": {**method, "queueOrder": "FIFO"}}],
         },
-        serverSideBatching={"enabled": False, "tuning": "Off", "shapePolicy": "Pad"},
+        serverSideBatching={
+            "enabled": False,
+            "tuning": "Off",
+            "shapePolicy": "Pad",
+            "preferredBatchSizes": [4],
+        },
         autoscaling={"initReplicas": 3},
     )
 
@@ -124,7 +129,12 @@ def test_the_defaults_that_clusters_have_stored_need_no_warning() -> None:
     """The API server wrote them; no user did."""
     stored = document(
         {"threadSafe": True},
-        serverSideBatching={"enabled": True, "tuning": "Recommend", "shapePolicy": "Bucket"},
+        serverSideBatching={
+            "enabled": True,
+            "tuning": "Recommend",
+            "shapePolicy": "Bucket",
+            "preferredBatchSizes": [],
+        },
     )
 
     assert () == parse_api(stored).warnings
@@ -138,15 +148,3 @@ def test_what_is_no_manifest_is_left_to_the_other_checks(spec: Any) -> None:
     """They name the place."""
     with pytest.raises(ValueError, match="spec"):
         parse_api({**document(), "spec": spec})
-
-
-def test_a_method_skips_preferred_sizes_above_its_own_maximum() -> None:
-    """They are the API's, and such a batch cannot form."""
-    methods = [{"name": "a", "serverSideBatching": {"maxBatchSize": 8}}]
-    api = parse_api(
-        document({"methods": methods}, serverSideBatching={"preferredBatchSizes": [8, 9]})
-    )
-    own = api.spec.predictor.methods[0].server_side_batching
-
-    assert own is not None
-    assert [8] == own.over(api.spec.server_side_batching).preferred_batch_sizes

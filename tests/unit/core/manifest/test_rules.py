@@ -220,11 +220,6 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {"serverSideBatching": {"strategy": "Adaptive"}},
     ),
     (
-        "preferredBatchSizes must not be above",
-        {"serverSideBatching": {"maxBatchSize": 8, "preferredBatchSizes": [8, 2]}},
-        {"serverSideBatching": {"maxBatchSize": 8, "preferredBatchSizes": [2, 9]}},
-    ),
-    (
         "methods[].serverSideBatching.batchInterval must be below its maxLatency",
         method({"maxLatency": "20ms"}, batchInterval="19ms"),
         method({"maxLatency": "20ms"}, batchInterval="20ms"),
@@ -325,7 +320,7 @@ def test_bounds_of_durations_are_kept_in_python_too(batching: dict[str, str], pa
         (predictor(env=[{"name": "A"}] * 2), "env[1]: expected each only once, got 'A'"),
         (predictor(methods=[{"name": f"m{i}"} for i in range(33)]), "methods: "),
         (predictor(warmup={"batchSizes": [1, 1]}), "batchSizes[1]: expected each only once, got 1"),
-        ({"serverSideBatching": {"preferredBatchSizes": [0]}}, "preferredBatchSizes[0]: "),
+        (predictor(warmup={"batchSizes": [0]}), "batchSizes[0]: "),
         ({"networking": {"grpc": 1}}, "networking.grpc: "),
         ({"paused": "true"}, "spec.paused: "),
         ({"autoscaling": {"policy": "Rps"}}, "autoscaling.policy: "),

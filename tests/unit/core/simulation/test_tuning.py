@@ -72,7 +72,7 @@ def test_a_task_without_a_target_is_refused() -> None:
 )
 def test_a_service_takes_what_the_curve_says_at_any_size(setting: Candidate) -> None:
     """A curve that is no line is simulated as it was measured."""
-    service = service_of(replace(BASE, preferred_sizes=(2, 8)), SLOW, setting)
+    service = service_of(BASE, SLOW, setting)
 
     assert service.pace is not None
     for rows in range(1, setting.max_batch_size + 1):
@@ -81,7 +81,6 @@ def test_a_service_takes_what_the_curve_says_at_any_size(setting: Candidate) -> 
             service.time.seconds(rows) * service.pace(0, 0.0, share)
         )
     assert setting.lanes == service.lanes
-    assert all(size <= setting.max_batch_size for size in service.preferred_sizes)
 
 
 def test_what_is_held_is_below_what_full_batches_serve_and_near_it() -> None:

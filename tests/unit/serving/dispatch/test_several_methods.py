@@ -172,7 +172,6 @@ async def test_a_method_without_batched_gets_one_request_at_a_time() -> None:
     world = World(
         methods=[(MethodSpec("predict", batched=False), lambda payload, _query, _headers: payload)],
         max_batch_size=32,
-        preferred_batch_sizes=(8, 16),
     )
 
     asked = [world.ask(n) for n in range(5)]

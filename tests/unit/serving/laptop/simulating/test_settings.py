@@ -50,7 +50,6 @@ def test_a_manifest_is_simulated_as_it_is_served() -> None:
             "strategy": "Adaptive",
             "sizeUnit": "Requests",
             "maxLatency": "80ms",
-            "preferredBatchSizes": [8, 4],
             "queueOrder": "Deadline",
         },
         overload={"timeout": "0s", "maxReplicaConcurrency": 99},
@@ -72,10 +71,9 @@ def test_a_manifest_is_simulated_as_it_is_served() -> None:
         service.latency_target,
         service.max_latency,
     )
-    assert (Strategy.ADAPTIVE, SizeUnit.REQUESTS, (4, 8)) == (
+    assert (Strategy.ADAPTIVE, SizeUnit.REQUESTS) == (
         service.strategy,
         service.size_unit,
-        service.preferred_sizes,
     )
     assert (6, 99, inf) == (service.lanes, service.max_in_flight, service.timeout)
     assert policy is not None
