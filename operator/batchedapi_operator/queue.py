@@ -145,10 +145,7 @@ class WorkQueue:
 
 
 def backoff(
-    failures: int,
-    jitter: Callable[[], float] = random.random,
-    *,
-    largest: float = LARGEST_BACKOFF,
+    failures: int, jitter: Callable[[], float] = random.random, *, largest: float = LARGEST_BACKOFF
 ) -> float:
     """Seconds to wait after `failures` >= 1 in a row: doubling, capped, at most a quarter off."""
     doubled = FIRST_BACKOFF * 2.0 ** min(failures - 1, 16)  # 16: beyond the cap, below overflow

@@ -19,13 +19,7 @@ from batchedapi_operator.cluster import (
     Resource,
 )
 from batchedapi_operator.resources import web_name
-from batchedapi_operator.views import (
-    ChildView,
-    DeploymentView,
-    Observed,
-    PodView,
-    controller_uid,
-)
+from batchedapi_operator.views import ChildView, DeploymentView, Observed, PodView, controller_uid
 
 _IDENTITY: Final = ("name", "namespace", "uid", "generation")
 """Members of an API's metadata that are kept."""

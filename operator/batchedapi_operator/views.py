@@ -18,11 +18,7 @@ from batchedapi_operator.hindrances import (
     is_creating,
     unplaced,
 )
-from batchedapi_operator.resources.deployment import (
-    CONTAINER,
-    MANIFEST_VOLUME,
-    owns_no_account,
-)
+from batchedapi_operator.resources.deployment import CONTAINER, MANIFEST_VOLUME, owns_no_account
 from batchedapi_operator.resources.setting import Stored
 
 _BEFORE_LOADING_SECONDS: Final = 300.0
@@ -49,7 +45,7 @@ _REFUSED_POD: Final = re.compile(r'pods "([a-z0-9.-]+-)[a-z0-9]*" is forbidden')
 _PASSING: Final = re.compile(
     r"failed calling webhook|^Internal error occurred|^Timeout: |etcdserver: |Too many requests"
     r"|has received too many requests|could not be completed at this time|unable to handle the"
-    r" request|context deadline exceeded|connection refused|^(Get|Post) \"",
+    r" request|context deadline exceeded|connection refused|^(Get|Post) \""
 )
 """Words of an apiserver that is in trouble, or a webhook of it: with a 429 or a 5xx, or not."""
 _REFUSED: Final = re.compile(r"denied the request|is forbidden: |is invalid: ")

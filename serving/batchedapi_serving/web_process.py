@@ -34,13 +34,7 @@ from batchedapi_serving.metrics import slots
 from batchedapi_serving.metrics.recorder import Recorder, WebRecorder
 from batchedapi_serving.metrics.slots import Memory, map_memory
 from batchedapi_serving.predictor import MethodSpec
-from batchedapi_serving.processes import (
-    end_with_parent,
-    essential,
-    freeze_heap,
-    may_open,
-    nothing,
-)
+from batchedapi_serving.processes import end_with_parent, essential, freeze_heap, may_open, nothing
 from batchedapi_serving.settings import QueueSettings, ReplicaSettings
 from batchedapi_serving.tracing import started_tracer
 from batchedapi_serving.tracing.spans import Tracer

@@ -6,12 +6,7 @@ from itertools import pairwise
 from typing import Final
 
 from batchedapi_core import contract
-from batchedapi_core.bottleneck.evidence import (
-    BottleneckEvidence,
-    Kind,
-    Verdict,
-    limit,
-)
+from batchedapi_core.bottleneck.evidence import BottleneckEvidence, Kind, Verdict, limit
 from batchedapi_core.bottleneck.unpressed import COVERAGE, FEWEST_BATCHES, LONE, SHORTEST_WINDOW
 from batchedapi_core.contract import ms, percent, rate, size
 

@@ -194,8 +194,7 @@ class ServerSideBatching(ManifestModel):
         " parameters of the Open Inference Protocol.",
     )
     queue: QueueSpec | None = Field(
-        None,
-        description=f"{QueueSpec.__doc__} Absent: each replica has a queue of its own.",
+        None, description=f"{QueueSpec.__doc__} Absent: each replica has a queue of its own."
     )
 
     rules: ClassVar[tuple[Rule, ...]] = (

@@ -74,11 +74,7 @@ LabelValue = Annotated[
 Labels = dict[str, LabelValue]
 Annotations = dict[str, Annotated[str, StringConstraints(max_length=4096)]]
 DnsName = Annotated[
-    str,
-    StringConstraints(
-        pattern=worded(f"^{DNS_NAME}$", DNS_WORDS),
-        max_length=253,
-    ),
+    str, StringConstraints(pattern=worded(f"^{DNS_NAME}$", DNS_WORDS), max_length=253)
 ]
 _UserId = Annotated[
     int | str, count_or_word(PLATFORM, 2**31 - 1), count_or_word_schema(PLATFORM, 2**31 - 1)
@@ -249,8 +245,7 @@ class Pod(ManifestModel):
         None, description="ServiceAccount of the pods. Absent: the namespace's default."
     )
     automount_service_account_token: Flag | None = Field(
-        None,
-        description="true: the pods get a token for the API server; nothing of ours needs it.",
+        None, description="true: the pods get a token for the API server; nothing of ours needs it."
     )
     run_as_user: _UserId | None = Field(
         None,
@@ -258,8 +253,7 @@ class Pod(ManifestModel):
         " gives, as OpenShift's restricted-v2 demands. Absent: 65532, the image's own.",
     )
     shared_memory: Quantity | None = Field(
-        None,
-        description="Size of /dev/shm, which counts as memory. Absent: the runtime's 64Mi.",
+        None, description="Size of /dev/shm, which counts as memory. Absent: the runtime's 64Mi."
     )
     volumes: Annotated[list[PodVolume], AfterValidator(each_key_once("name"))] = Field(
         default_factory=list,

@@ -46,8 +46,7 @@ _COUNT: Final = "^[1-9][0-9]{0,4}$"
 _IMAGE: Final = "^[A-Za-z0-9][-A-Za-z0-9._:/@]*$"
 
 Name = Annotated[
-    str,
-    StringConstraints(pattern=worded(f"^{DNS_NAME}$", DNS_WORDS), min_length=1, max_length=253),
+    str, StringConstraints(pattern=worded(f"^{DNS_NAME}$", DNS_WORDS), min_length=1, max_length=253)
 ]
 """The name of an object in a cluster: it becomes part of the path of a request."""
 

@@ -34,7 +34,7 @@ READY: Final = {
     ),
     "ScaledToZero": ConditionReason(
         "no replica runs, as nothing came for autoscaling.idleTimeout; web pods answer, and the"
-        " first row orders replicas",
+        " first row orders replicas"
     ),
     "Waking": ConditionReason(
         "the API was at zero, and its first replicas are starting; web pods answer, and hold rows;"
@@ -47,7 +47,7 @@ READY: Final = {
     ),
     "WebNotStarting": ConditionReason(
         "no web pod answers, and one cannot start; the message has what of ModelLoaded or Scheduled"
-        " it is, and what to do",
+        " it is, and what to do"
     ),
     "ModelLoading": ConditionReason(
         "replicas fetch, load or warm up the model; Unknown while those of an earlier revision"

@@ -146,11 +146,7 @@ def duration_field(default: str | None, *, at_least: str, at_most: str, descript
         return seconds
 
     value: Any = None if default is None else parse_duration(default)
-    field: FieldInfo = Field(
-        value,
-        description=description,
-        json_schema_extra=schema,
-    )
+    field: FieldInfo = Field(value, description=description, json_schema_extra=schema)
     field.metadata.append(AfterValidator(within))
     return field
 

@@ -235,8 +235,7 @@ class _Search:
         ceiling = min(task.target, task.service.max_latency or math.inf)
         intervals = {round_interval(share * task.target) for share in _INTERVALS}
         yield from self._judge(
-            curve,
-            [best._replace(batch_interval=d) for d in sorted(intervals) if d < ceiling],
+            curve, [best._replace(batch_interval=d) for d in sorted(intervals) if d < ceiling]
         )
         yield from self._finer(curve, (processes, threads), largest)
 

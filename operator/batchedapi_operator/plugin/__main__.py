@@ -124,10 +124,7 @@ def _of_an_api(command: Callable[..., None]) -> Callable[..., None]:
     """Which one: every command has these."""
     for add in (
         click.option(
-            "--context",
-            default=None,
-            shell_complete=complete_context,
-            help="Of the kubeconfig.",
+            "--context", default=None, shell_complete=complete_context, help="Of the kubeconfig."
         ),
         click.option(
             "-n",

@@ -6,12 +6,7 @@ from typing import Final
 
 import click
 
-from batchedapi_serving.laptop.migrating.migration import (
-    MANIFEST,
-    MigrateError,
-    Migration,
-    Project,
-)
+from batchedapi_serving.laptop.migrating.migration import MANIFEST, MigrateError, Migration, Project
 
 _MOST_BYTES: Final = 1 << 20
 """Largest file beside it that is read: configuration is smaller."""
@@ -72,13 +67,7 @@ def translation_of(project: Project) -> Migration:
     Raises:
         MigrateError: it is not, or cannot be taken over.
     """
-    from batchedapi_serving.laptop.migrating import (  # noqa: PLC0415 - every replica runs this program
-        bentoml,
-        cortex,
-        kserve,
-        torchserve,
-        triton,
-    )
+    from batchedapi_serving.laptop.migrating import bentoml, cortex, kserve, torchserve, triton  # noqa: PLC0415 - every replica runs this program
 
     name = project.file
     if name.endswith(".pbtxt"):

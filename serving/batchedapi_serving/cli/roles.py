@@ -76,15 +76,10 @@ def check_queue(settings: ReplicaSettings) -> None:
     if settings.queue is None:
         return
     try:
-        from batchedapi_serving.queue.broker import (  # noqa: PLC0415 - where there is a queue
-            Broker,
-            BrokerDownError,
-            BrokerUnfitError,
-        )
+        from batchedapi_serving.queue.broker import Broker, BrokerDownError, BrokerUnfitError  # noqa: PLC0415 - where there is a queue
     except ImportError as error:
         raise LoadError(
-            "InitFailed",
-            f"spec.serverSideBatching.queue: {error}; pip install 'batchedapi[redis]'",
+            "InitFailed", f"spec.serverSideBatching.queue: {error}; pip install 'batchedapi[redis]'"
         ) from error
     broker = Broker(settings.queue, settings.name)
 

@@ -47,10 +47,7 @@ __all__ = [
 
 
 def codec_for(
-    method: MethodSpec,
-    settings: MethodSettings,
-    api_name: str,
-    receipts: Receipts = Receipts.OFF,
+    method: MethodSpec, settings: MethodSettings, api_name: str, receipts: Receipts = Receipts.OFF
 ) -> Codec:
     """The codec of one method.
 

@@ -48,11 +48,7 @@ class NamedCodec:
     """Payloads are lists of Row."""
 
     def __init__(
-        self,
-        method: MethodSpec,
-        api_name: str,
-        receipts: Receipts,
-        most_rows: int = 1,
+        self, method: MethodSpec, api_name: str, receipts: Receipts, most_rows: int = 1
     ) -> None:
         """`most_rows` is what a batch can hold at most."""
         self.method = method

@@ -26,17 +26,8 @@ from batchedapi_serving.codecs.json_values import (
     parse_items,
     read_non_finite,
 )
-from batchedapi_serving.codecs.results import (
-    OK,
-    ItemResults,
-    TensorResults,
-)
-from batchedapi_serving.errors import (
-    InvalidInputError,
-    MalformedError,
-    PredictorError,
-    brief,
-)
+from batchedapi_serving.codecs.results import OK, ItemResults, TensorResults
+from batchedapi_serving.errors import InvalidInputError, MalformedError, PredictorError, brief
 from batchedapi_serving.predictor import DTYPES, SINGLE_OUTPUT, MethodSpec
 
 BYTES: Final = "BYTES"

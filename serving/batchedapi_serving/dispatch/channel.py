@@ -43,11 +43,7 @@ class _Call:
     __slots__ = ("batch", "cancelled", "chain", "deadline", "done", "reader", "trace")
 
     def __init__(
-        self,
-        batch: Batch,
-        done: Done,
-        awaited_by: tuple[str, ...],
-        trace: Mapping[str, str] | None,
+        self, batch: Batch, done: Done, awaited_by: tuple[str, ...], trace: Mapping[str, str] | None
     ) -> None:
         self.batch = batch
         self.trace = trace

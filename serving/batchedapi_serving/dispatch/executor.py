@@ -34,19 +34,9 @@ from batchedapi_core.batching import (
     WaitUntil,
     retry_after,
 )
-from batchedapi_serving.codecs import (
-    Answer,
-    Codec,
-    DecodedRequest,
-    Receipt,
-    Results,
-    codec_for,
-)
+from batchedapi_serving.codecs import Answer, Codec, DecodedRequest, Receipt, Results, codec_for
 from batchedapi_serving.codecs.interface import Item
-from batchedapi_serving.codecs.results import (
-    ItemResults,
-    error_object,
-)
+from batchedapi_serving.codecs.results import ItemResults, error_object
 from batchedapi_serving.dispatch.requests import Clock, InFlightRequest, InFlightRequests
 from batchedapi_serving.dispatch.traced_batches import Riders, TracedBatches
 from batchedapi_serving.errors import LateError, PredictorError, QueueFullError, ServingError

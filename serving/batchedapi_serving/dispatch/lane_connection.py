@@ -16,13 +16,7 @@ from batchedapi_core.batching import Batch
 from batchedapi_serving.dispatch.channel import ModelChannel
 from batchedapi_serving.dispatch.dispatcher import Dispatcher
 from batchedapi_serving.dispatch.executor import Done
-from batchedapi_serving.ipc import (
-    MEMORIES,
-    BrokenFrameError,
-    FrameReader,
-    Meta,
-    SharedMemory,
-)
+from batchedapi_serving.ipc import MEMORIES, BrokenFrameError, FrameReader, Meta, SharedMemory
 from batchedapi_serving.processes import ends_with_peer, nothing
 
 log = logging.getLogger(__name__)

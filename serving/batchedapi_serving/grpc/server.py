@@ -50,10 +50,7 @@ class GrpcServer:
     """
 
     def __init__(
-        self,
-        settings: ReplicaSettings,
-        frontend: Frontend,
-        connected: Callable[[], None],
+        self, settings: ReplicaSettings, frontend: Frontend, connected: Callable[[], None]
     ) -> None:
         """Prepare to serve; `start` listens.
 

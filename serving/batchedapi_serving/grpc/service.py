@@ -75,12 +75,7 @@ SPAN: Final = contextvars.ContextVar[Span | None]("span", default=None)
 class Service:
     """Every call of the protocol. Counts what the engine does not: calls it never took."""
 
-    def __init__(
-        self,
-        api_name: str,
-        frontend: Frontend,
-        connected: Callable[[], None],
-    ) -> None:
+    def __init__(self, api_name: str, frontend: Frontend, connected: Callable[[], None]) -> None:
         """See GrpcServer; health and metadata are asked for by probes too and make no client."""
         self._api_name = api_name
         self._frontend = frontend

@@ -13,9 +13,7 @@ from typing import Any, Final, Never
 import numpy as np
 
 from batchedapi_serving.codecs.interface import Item
-from batchedapi_serving.codecs.results import (
-    item_frame,
-)
+from batchedapi_serving.codecs.results import item_frame
 from batchedapi_serving.errors import PredictorError
 from batchedapi_serving.ipc import Meta, Payload
 from batchedapi_serving.logs import name_of, summary_of, traceback_of

@@ -485,10 +485,7 @@ class QueueEngine(MethodTable[QueueMethod]):
         for number in verdict.refuse:
             self._in_flight.fail(held[number], NotReadyError(_LOST), self._now(), "queue_full")
         self._held.again(verdict.hand_in)
-        self.hold.facts = {
-            "handed_in_again": len(verdict.hand_in),
-            "refused": len(verdict.refuse),
-        }
+        self.hold.facts = {"handed_in_again": len(verdict.hand_in), "refused": len(verdict.refuse)}
 
     async def _push(self) -> None:
         """Hand in what came while the last was under way."""

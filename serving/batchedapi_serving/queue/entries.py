@@ -22,14 +22,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from batchedapi_core.shared_queue import Worker
-from batchedapi_serving.codecs import (
-    Codec,
-    DecodedRequest,
-    Receipt,
-    Reply,
-    Results,
-    codec_of,
-)
+from batchedapi_serving.codecs import Codec, DecodedRequest, Receipt, Reply, Results, codec_of
 from batchedapi_serving.dispatch.messages import (
     error_of,
     pack_outcome,

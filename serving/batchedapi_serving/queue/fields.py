@@ -157,11 +157,7 @@ is_receipt: Final[Fits] = _or(
     None,
 )
 """Members of Receipt, in their order."""
-_is_known_item: Final = _list(
-    _is_status,
-    lambda kind: kind in ("json", "text", "bytes"),
-    is_whole,
-)
+_is_known_item: Final = _list(_is_status, lambda kind: kind in ("json", "text", "bytes"), is_whole)
 _is_said: Final = _list(_is_status, _are_texts)
 
 

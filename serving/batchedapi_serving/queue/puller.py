@@ -34,12 +34,7 @@ from batchedapi_serving.dispatch.outcomes import Awaited, Outcome
 from batchedapi_serving.errors import NotReadyError, PredictorError, ServingError
 from batchedapi_serving.processes import came
 from batchedapi_serving.queue.answers import UnwrittenAnswers
-from batchedapi_serving.queue.broker import (
-    Broker,
-    BrokerLook,
-    QueueGoneError,
-    TakenEntry,
-)
+from batchedapi_serving.queue.broker import Broker, BrokerLook, QueueGoneError, TakenEntry
 from batchedapi_serving.queue.entries import (
     Entry,
     Methods,

@@ -285,10 +285,7 @@ def cuda_visible_devices(
 
 
 def model_environments(
-    settings: ReplicaSettings,
-    inherited: Mapping[str, str],
-    user: Mapping[str, str],
-    cpus: float,
+    settings: ReplicaSettings, inherited: Mapping[str, str], user: Mapping[str, str], cpus: float
 ) -> list[dict[str, str]]:
     """Variables that each model process has beside the supervisor's.
 

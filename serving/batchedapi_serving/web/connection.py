@@ -22,12 +22,7 @@ from uvicorn.server import ServerState
 from batchedapi_core.batching import Client
 from batchedapi_serving.codecs import Answer, Reply, RequestHead, Wire
 from batchedapi_serving.dispatch.engine import CLIENT_LEFT, RequestHandle, ServedMethod
-from batchedapi_serving.errors import (
-    NoRoomError,
-    ServingError,
-    TooSlowError,
-    UnauthenticatedError,
-)
+from batchedapi_serving.errors import NoRoomError, ServingError, TooSlowError, UnauthenticatedError
 from batchedapi_serving.tracing.spans import CLIENT_LEFT_ERROR, Span
 from batchedapi_serving.web.access import address_of, asks_for_key, owner_of
 from batchedapi_serving.web.asgi import start_cycle

@@ -53,10 +53,7 @@ METADATA_PATHS: Final = (
 """Templates of the paths of metadata, of which GET is served."""
 
 
-OPENAI_PATHS: Final = {
-    "/v1/embeddings": Wire.EMBEDDINGS,
-    "/v1/rerank": Wire.RERANK,
-}
+OPENAI_PATHS: Final = {"/v1/embeddings": Wire.EMBEDDINGS, "/v1/rerank": Wire.RERANK}
 """Each is of the method that has the language's name."""
 
 

@@ -24,12 +24,7 @@ from batchedapi_serving.codecs.replies import NPY_TYPE
 from batchedapi_serving.dispatch.engine import CLIENT_LEFT, STOPPED, Engine
 from batchedapi_serving.dispatch.messages import error_of, unpack_rows
 from batchedapi_serving.dispatch.outcomes import Relayed
-from batchedapi_serving.errors import (
-    DrainingError,
-    NotReadyError,
-    QueueFullError,
-    ServingError,
-)
+from batchedapi_serving.errors import DrainingError, NotReadyError, QueueFullError, ServingError
 from batchedapi_serving.ipc import BrokenFrameError, FrameProtocol, Meta, encode_frame
 from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.processes import Backoff, Child, essential
