@@ -120,41 +120,34 @@ def main() -> None:
     """
 
 
-def _of_an_api(command: Callable[..., None]) -> Callable[..., None]:
-    """Which one: every command has these."""
-    for add in (
-        click.option(
-            "--context", default=None, shell_complete=complete_context, help="Of the kubeconfig."
-        ),
-        click.option(
-            "-n",
-            "--namespace",
-            default=None,
-            shell_complete=complete_namespace,
-            help="Absent: that of the context.",
-        ),
-        click.argument("name", shell_complete=complete_api),
-    ):
-        command = add(command)
-    return command
+_NAME: Final = click.argument("name", shell_complete=complete_api)
+_NAMESPACE: Final = click.option(
+    "-n", "--namespace", default=None, shell_complete=complete_namespace,
+    help="Absent: that of the context.",
+)  # fmt: skip
+_CONTEXT: Final = click.option(
+    "--context", default=None, shell_complete=complete_context, help="Of the kubeconfig."
+)
+_OUTPUT: Final = click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
+_OPERATOR: Final = click.option(
+    "--operator-namespace", default="batchedapi-system", show_default=True,
+    shell_complete=complete_namespace,
+    help="Where the operator runs; it is asked by a port-forward.",
+)  # fmt: skip
 
 
 @main.command()
-@_of_an_api
+@_NAME
+@_NAMESPACE
+@_CONTEXT
 @click.option(
     "--last",
     type=click.IntRange(1, contract.DECISIONS_KEPT),
     default=None,
     help="So many decisions, the newest first; those in a row that came to the same are one.",
 )
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
-@click.option(
-    "--operator-namespace",
-    default="batchedapi-system",
-    show_default=True,
-    shell_complete=complete_namespace,
-    help="Where the operator runs; it is asked for older decisions, by a port-forward.",
-)
+@_OUTPUT
+@_OPERATOR
 def why(
     name: str,
     *,
@@ -200,8 +193,10 @@ def why(
 
 
 @main.command()
-@_of_an_api
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
+@_NAME
+@_NAMESPACE
+@_CONTEXT
+@_OUTPUT
 def status(name: str, *, namespace: str | None, context: str | None, output: str) -> None:
     """Show the BatchedAPI NAME on one screen.
 
@@ -225,17 +220,11 @@ def status(name: str, *, namespace: str | None, context: str | None, output: str
 
 
 @main.command()
-@click.option("--context", default=None, shell_complete=complete_context, help="Of the kubeconfig.")
+@_CONTEXT
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=8088, show_default=True, help="On loopback."
 )
-@click.option(
-    "--operator-namespace",
-    default="batchedapi-system",
-    show_default=True,
-    shell_complete=complete_namespace,
-    help="Where the operator runs; it is asked by a port-forward.",
-)
+@_OPERATOR
 def ui(*, context: str | None, port: int, operator_namespace: str) -> None:
     """Serve a page about all BatchedAPIs on this machine, until Ctrl-C.
 

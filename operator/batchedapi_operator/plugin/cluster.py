@@ -6,6 +6,7 @@ import json
 import re
 import socket
 import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final
@@ -43,6 +44,10 @@ class OperatorPod:
         return f"port {port} of pod {self.name!r} in namespace {self.namespace!r}"
 
 
+class NotReadError(click.ClickException):
+    """An object that cannot be read; the text says why, and what to do about it."""
+
+
 def connect(context: str | None) -> str:
     """Read the kubeconfig; returns the namespace of the context.
 
@@ -64,31 +69,39 @@ def read_api(namespace: str, name: str) -> JsonObject:
     Raises:
         ClickException: There is no such API, or the apiserver does not say.
     """
-    try:
-        found: Any = client.CustomObjectsApi().get_namespaced_custom_object(
-            contract.GROUP,
-            contract.VERSION,
-            namespace,
-            contract.PLURAL,
-            name,
+    apis, place = client.CustomObjectsApi(), f"BatchedAPI {name!r} in namespace {namespace!r}"
+    api = answered(
+        lambda: apis.get_namespaced_custom_object(
+            contract.GROUP, contract.VERSION, namespace, contract.PLURAL, name,
             _request_timeout=SECONDS,
+        ),
+        f"{place}: that takes `get` on {contract.PLURAL}",
+    )  # fmt: skip
+    if api is None:
+        raise click.ClickException(
+            f"there is no {place}; kubectl get {contract.SHORT_NAME} -A lists all"
         )
+    return api
+
+
+def answered(ask: Callable[[], Any], what: str) -> JsonObject | None:
+    """The API server's answer; None: there is no such object.
+
+    Raises:
+        NotReadError: It does not say; `what` is read, and the right that it takes.
+    """
+    try:
+        found: JsonObject = ask()
     except client.ApiException as error:
         if error.status == NOT_FOUND:
-            raise click.ClickException(
-                f"there is no BatchedAPI {name!r} in namespace {namespace!r}"
-                f"; kubectl get {contract.SHORT_NAME} -A lists all"
-            ) from error
+            return None
         if error.status in REFUSED:
-            raise click.ClickException(
-                f"you may not read BatchedAPI {name!r} in namespace {namespace!r}: that takes `get`"
-                f" on {contract.PLURAL}, which whoever has the ClusterRole view there has"
-            ) from error
-        raise click.ClickException(f"apiserver: {error.status} {error.reason}") from error
-    except HTTPError as error:
-        raise click.ClickException(f"apiserver: {error}") from error
-    api: JsonObject = found
-    return api
+            text = f"you may not read {what}, which whoever has the ClusterRole view there has"
+            raise NotReadError(text) from error
+        raise NotReadError(f"apiserver: {error.status} {error.reason}") from error
+    except (HTTPError, ValueError) as error:
+        raise NotReadError(f"apiserver: {error}") from error
+    return found
 
 
 def read_decisions(
@@ -102,14 +115,8 @@ def read_decisions(
         ClickException: The operator cannot be asked; the message says what to do about it.
     """
     path = f"{contract.PATH_DECISIONS}/{quote(namespace)}/{quote(name)}?last={last}"
-    failure: click.ClickException | None = None
-    for pod in operator_pods(operator_namespace):
-        try:
-            status, payload = ask_operator(pod, path)
-        except click.ClickException as error:
-            failure = failure or error  # it may be another that decides
-            continue
-        if status == NOT_FOUND:
+    for pod, status, payload in operators_answers(operator_namespace, path):
+        if status == NOT_FOUND:  # it may be another that decides
             continue
         try:
             found: list[dict[str, Any]] = json.loads(payload)["decisions"]
@@ -117,9 +124,25 @@ def read_decisions(
             message = f"{pod}: expected decisions, got {status} {payload[:200]!r}"
             raise click.ClickException(message) from error
         return found
+    return []
+
+
+def operators_answers(namespace: str, path: str) -> Iterator[tuple[OperatorPod, int, bytes]]:
+    """Status and body of a GET from each operator there.
+
+    Raises:
+        ClickException: At the end, if one did not answer; or none runs.
+    """
+    failure: click.ClickException | None = None
+    for pod in operator_pods(namespace):
+        try:
+            answer = ask_operator(pod, path)
+        except click.ClickException as error:
+            failure = failure or error
+        else:
+            yield pod, *answer
     if failure is not None:
         raise failure
-    return []
 
 
 def operator_pods(namespace: str) -> list[OperatorPod]:

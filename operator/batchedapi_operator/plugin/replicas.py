@@ -2,22 +2,21 @@
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from kubernetes import client
-from urllib3.exceptions import HTTPError
 
 from batchedapi_core import contract
 from batchedapi_operator.autoscaling.metrics_page import MAX_BYTES
 from batchedapi_operator.cluster import JsonObject
 from batchedapi_operator.errors import MetricsUnavailableError
 from batchedapi_operator.plugin.cluster import (
-    NOT_FOUND,
-    REFUSED,
     SECONDS,
     ForwardError,
+    NotReadError,
+    answered,
     get_forwarded,
     read_api,
 )
@@ -30,10 +29,6 @@ BETWEEN_SECONDS: Final = 2.0
 _PAGE_SECONDS: Final = 5.0
 _AT_ONCE: Final = 16
 """Forwards; the API server holds each open."""
-
-
-class NotReadError(Exception):
-    """An object that cannot be read; the text says why, and what to do about it."""
 
 
 def see(namespace: str, name: str) -> ScreenData:
@@ -50,11 +45,11 @@ def see(namespace: str, name: str) -> ScreenData:
     try:
         deployment = read_deployment(namespace, name)
     except NotReadError as error:
-        missing.append(f"{error}; the counts above are of the operator's last report")
+        missing.append(f"{error.message}; the counts above are of the operator's last report")
     try:
         pods = tuple(map(ReplicaRow.of, list_pods(namespace, name)))
     except NotReadError as error:
-        missing.append(f"pods, and so their batch sizes, queues and rates: {error}")
+        missing.append(f"pods, and so their batch sizes, queues and rates: {error.message}")
     # web pods run no batches, and each of them tells of the one queue
     replicas = tuple(one for one in pods if one.view.role != contract.ROLE_WEB)
     readings, failures = read_pages(namespace, [one.view.name for one in replicas if one.running])
@@ -73,9 +68,11 @@ def see(namespace: str, name: str) -> ScreenData:
 def read_deployment(namespace: str, name: str) -> JsonObject | None:
     """The Deployment of an API; None: there is none (yet)."""
     apps = client.AppsV1Api()
-    return _read(
-        lambda: apps.read_namespaced_deployment(
-            name, namespace, _preload_content=False, _request_timeout=SECONDS
+    return answered(
+        lambda: _json(
+            apps.read_namespaced_deployment(
+                name, namespace, _preload_content=False, _request_timeout=SECONDS
+            )
         ),
         f"Deployment {name!r} in namespace {namespace!r}: that takes `get` on deployments",
     )
@@ -84,12 +81,14 @@ def read_deployment(namespace: str, name: str) -> JsonObject | None:
 def list_pods(namespace: str, name: str) -> Sequence[JsonObject]:
     """The pods of an API, by name."""
     core = client.CoreV1Api()
-    found = _read(
-        lambda: core.list_namespaced_pod(
-            namespace,
-            label_selector=selector_text(name),
-            _preload_content=False,
-            _request_timeout=SECONDS,
+    found = answered(
+        lambda: _json(
+            core.list_namespaced_pod(
+                namespace,
+                label_selector=selector_text(name),
+                _preload_content=False,
+                _request_timeout=SECONDS,
+            )
         ),
         f"pods in namespace {namespace!r}: that takes `list` on pods",
     )
@@ -97,20 +96,8 @@ def list_pods(namespace: str, name: str) -> Sequence[JsonObject]:
     return sorted(pods, key=lambda one: str(one["metadata"]["name"]))
 
 
-def _read(ask: Callable[[], Any], what: str) -> JsonObject | None:
-    """JSON of an answer; None: there is no such object."""
-    try:
-        found: JsonObject = json.loads(ask().data)
-    except client.ApiException as error:
-        if error.status == NOT_FOUND:
-            return None
-        if error.status in REFUSED:
-            text = f"you may not read {what}, which whoever has the ClusterRole view there has"
-            raise NotReadError(text) from error
-        raise NotReadError(f"apiserver: {error.status} {error.reason}") from error
-    except (HTTPError, ValueError) as error:
-        raise NotReadError(f"apiserver: {error}") from error
-    return found
+def _json(answer: Any) -> Any:
+    return json.loads(answer.data)
 
 
 def read_pages(namespace: str, pods: Sequence[str]) -> tuple[list[Reading], list[str]]:
@@ -158,13 +145,9 @@ def read_pages(namespace: str, pods: Sequence[str]) -> tuple[list[Reading], list
 
 
 def _page(namespace: str, pod: str) -> Page:
+    port, path = contract.ADMIN_PORT, contract.PATH_METRICS
     status, body = get_forwarded(
-        namespace,
-        pod,
-        contract.ADMIN_PORT,
-        contract.PATH_METRICS,
-        seconds=_PAGE_SECONDS,
-        most=MAX_BYTES + 1,
+        namespace, pod, port, path, seconds=_PAGE_SECONDS, most=MAX_BYTES + 1
     )
     if status != _OK:
         raise MetricsUnavailableError("status", f"expected 200, got {status}")

@@ -2,7 +2,7 @@
 
 import math
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Self
 
@@ -39,13 +39,45 @@ _REPORTED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Terminal:
-    """Properties of the terminal."""
+    """Properties of the terminal, and lines for it."""
 
     width: int
     """Columns, >= 40."""
-    colour: bool
+    has_colours: bool
     block: str
     """One character of a bar."""
+
+    def coloured(self, text: str, colour: str) -> str:
+        """The text in bold and that colour, where there are colours."""
+        return click.style(text, fg=colour, bold=True) if self.has_colours and text else text
+
+    def title(self, text: str) -> str:
+        """The text in bold, likewise."""
+        return click.style(text, bold=True) if self.has_colours else text
+
+    def wrapped(self, text: str, indent: str = "") -> list[str]:
+        """Lines; those after the first stand under the first one's text.
+
+        What users' code said may be in them: nothing that a terminal would obey gets there.
+        """
+        return textwrap.wrap(
+            "".join(c if c.isprintable() or c.isspace() else "?" for c in text),
+            self.width,
+            initial_indent=indent,
+            subsequent_indent=" " * (len(indent) or 2),
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+
+    def bars(self, rows: Sequence[tuple[str, float]]) -> Iterator[str]:
+        """A line for each (label, share); the longest bar is the largest share."""
+        label_width = max(len(label) for label, _ in rows)
+        room = max(_SMALLEST_BAR, self.width - label_width - len("     100 %"))
+        largest = max(share for _, share in rows) or 1.0
+        for label, share in rows:
+            length = math.ceil(room * share / largest) if share else 0
+            bar = self.coloured(self.block * length, "cyan") + " " * (room - length)
+            yield f"  {label:>{label_width}} {bar} {_percent(share):>6}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,62 +256,26 @@ def _method_json(figures: MethodFigures) -> JsonObject:
 
 def screen(seen: ScreenData, terminal: Terminal) -> str:
     """The screen; no line is wider than the terminal, but for names that are."""
-    writer = _Writer(terminal)
     parts = (
-        _head(seen, writer),
-        _replicas(seen, writer),
-        _conditions(seen, writer),
-        _batches(seen, writer),
-        _why(seen, writer),
-        [line for text in seen.missing for line in writer.wrapped(f"missing: {text}")],
+        _head(seen, terminal),
+        _replicas(seen, terminal),
+        _conditions(seen, terminal),
+        _batches(seen, terminal),
+        _why(seen, terminal),
+        [line for text in seen.missing for line in terminal.wrapped(f"missing: {text}")],
     )
     return "\n\n".join("\n".join(lines) for lines in map(list, parts) if lines)
 
 
-class _Writer:
-    def __init__(self, terminal: Terminal) -> None:
-        self.terminal = terminal
-
-    def coloured(self, text: str, colour: str) -> str:
-        return click.style(text, fg=colour, bold=True) if self.terminal.colour and text else text
-
-    def title(self, text: str) -> str:
-        return click.style(text, bold=True) if self.terminal.colour else text
-
-    def wrapped(self, text: str, indent: str = "") -> list[str]:
-        """Lines; those after the first stand under the first one's text.
-
-        What users' code said may be in them: nothing that a terminal would obey gets there.
-        """
-        return textwrap.wrap(
-            "".join(c if c.isprintable() or c.isspace() else "?" for c in text),
-            self.terminal.width,
-            initial_indent=indent,
-            subsequent_indent=" " * (len(indent) or 2),
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-
-    def bars(self, rows: Sequence[tuple[str, float]]) -> Iterator[str]:
-        """A line for each (label, share); the longest bar is the largest share."""
-        label_width = max(len(label) for label, _ in rows)
-        room = max(_SMALLEST_BAR, self.terminal.width - label_width - len("     100 %"))
-        largest = max(share for _, share in rows) or 1.0
-        for label, share in rows:
-            length = math.ceil(room * share / largest) if share else 0
-            bar = self.coloured(self.terminal.block * length, "cyan") + " " * (room - length)
-            yield f"  {label:>{label_width}} {bar} {_percent(share):>6}"
-
-
-def _head(seen: ScreenData, writer: _Writer) -> Iterator[str]:
+def _head(seen: ScreenData, terminal: Terminal) -> Iterator[str]:
     metadata, status = seen.api["metadata"], seen.status
     phase = str(status.get("phase") or "no status yet")
     colour = {"Live": "green", "Error": "red", "Degraded": "red"}.get(phase, "yellow")
     head = f"{metadata['namespace']}/{metadata['name']}"
     message = status.get("message") or ""
-    first, *rest = writer.wrapped(f"{head}: {phase}{', ' if message else ''}{message}") or [head]
+    first, *rest = terminal.wrapped(f"{head}: {phase}{', ' if message else ''}{message}") or [head]
     plain = f"{head}: {phase}"
-    yield writer.title(f"{head}: ") + writer.coloured(phase, colour) + first[len(plain) :]
+    yield terminal.title(f"{head}: ") + terminal.coloured(phase, colour) + first[len(plain) :]
     yield from rest
     if status.get("url"):
         yield status["url"]
@@ -289,12 +285,12 @@ def _head(seen: ScreenData, writer: _Writer) -> Iterator[str]:
             f"the operator has not seen generation {generation} yet: what follows is of"
             f" {observed or 'none'}; if that lasts, see whether the operator runs"
         )
-        yield from writer.wrapped(text)
+        yield from terminal.wrapped(text)
 
 
-def _replicas(seen: ScreenData, writer: _Writer) -> Iterator[str]:
+def _replicas(seen: ScreenData, terminal: Terminal) -> Iterator[str]:
     counts = seen.counts()
-    yield writer.title("REPLICAS") + (
+    yield terminal.title("REPLICAS") + (
         f"  {counts['wanted']} wanted, {counts['ready']} ready,"
         f" {counts['updated']} of the newest revision"
     )
@@ -308,59 +304,55 @@ def _replicas(seen: ScreenData, writer: _Writer) -> Iterator[str]:
             for one in seen.revisions()
         ]
         yield from table(("REVISION", "", "PODS", "READY", "RESTARTS"), rows)
-    told, queue = seen.status.get("web"), seen.status.get("queue") or {}
-    if told:  # one queue for all replicas: who answers, and what waits
-        wanted, ready = told.get("desiredReplicas") or 0, sum(one.view.ready for one in seen.web)
-        yield writer.title("WEB PODS") + f"  {wanted} wanted, {ready} ready"
-        if "rows" in queue:
-            oldest = queue.get("oldestSeconds") or "0"
-            waits = f", the oldest for {oldest} s" if queue["rows"] else ""
-            yield writer.title("QUEUE") + f"  {queue['rows']} rows wait{waits}"
-        yield from writer.wrapped(queue.get("webReason") or "")
+    if seen.status.get("web"):
+        yield from _one_queue(seen, terminal)
+    yield from _odd_pods(seen, terminal)
+
+
+def _one_queue(seen: ScreenData, terminal: Terminal) -> Iterator[str]:
+    """One queue for all replicas: who answers, and what waits."""
+    queue, ready = seen.status.get("queue") or {}, sum(one.view.ready for one in seen.web)
+    wanted = seen.status["web"].get("desiredReplicas") or 0
+    yield terminal.title("WEB PODS") + f"  {wanted} wanted, {ready} ready"
+    if "rows" in queue:
+        oldest = queue.get("oldestSeconds") or "0"
+        waits = f", the oldest for {oldest} s" if queue["rows"] else ""
+        yield terminal.title("QUEUE") + f"  {queue['rows']} rows wait{waits}"
+    yield from terminal.wrapped(queue.get("webReason") or "")
+
+
+def _odd_pods(seen: ScreenData, terminal: Terminal) -> Iterator[str]:
     odd = [one for one in (*seen.replicas, *seen.web) if not one.is_as_wanted()]
     for one in odd[:_MOST_PODS]:
         states = [one.state]
         if one.restarts:
             last = f", last {one.view.exit_reason}" if one.view.exit_reason else ""
             states.append(f"{one.restarts} restart{'s' * (one.restarts > 1)}{last}")
-        yield from writer.wrapped(f"pod {one.view.name}: {'; '.join(states)}")
+        yield from terminal.wrapped(f"pod {one.view.name}: {'; '.join(states)}")
     if len(odd) > _MOST_PODS:
         yield f"and {len(odd) - _MOST_PODS} more pods like these: -o json has all"
 
 
-def _conditions(seen: ScreenData, writer: _Writer) -> Iterator[str]:
+def _conditions(seen: ScreenData, terminal: Terminal) -> Iterator[str]:
     broken, notable, normal = conditions_by_urgency(seen.status.get("conditions") or ())
     if not (broken or notable or normal):
         return
-    yield writer.title("CONDITIONS")
+    yield terminal.title("CONDITIONS")
     for mark, colour, found in (("!", "red", broken), ("-", "yellow", notable)):
         for one in found:
             message = f": {one['message']}" if one.get("message") else ""
             plain = f"{one['type']} {one['status']}, {one['reason']}{message}"
-            first, *rest = writer.wrapped(plain, f"{mark} ")
-            yield writer.coloured(first[0], colour) + first[1:]
+            first, *rest = terminal.wrapped(plain, f"{mark} ")
+            yield terminal.coloured(first[0], colour) + first[1:]
             yield from rest
     if normal:
-        yield from writer.wrapped("as usual: " + ", ".join(one["type"] for one in normal))
+        yield from terminal.wrapped("as usual: " + ", ".join(one["type"] for one in normal))
 
 
-def _batches(seen: ScreenData, writer: _Writer) -> Iterator[str]:
+def _batches(seen: ScreenData, terminal: Terminal) -> Iterator[str]:
     window = seen.window
-    if not window.methods:  # no page could be read: what the operator's last report says
-        batching = seen.status.get("batching") or {}
-        reported = [
-            text.format(batching[name])
-            for name, text in _REPORTED
-            if batching.get(name) not in (None, "")
-        ]
-        if reported:
-            yield writer.title("BATCHES") + "  by the operator's last report"
-            yield from writer.wrapped("; ".join(reported))
-            if batching.get("releaseReasons"):
-                reasons: Iterable[tuple[str, Any]] = batching["releaseReasons"].items()
-                yield from writer.wrapped(
-                    "released: " + ", ".join(f"{reason} {percent} %" for reason, percent in reasons)
-                )
+    if not window.methods:  # no page could be read
+        yield from _reported(seen.status.get("batching") or {}, terminal)
         return
     pods = f"{seen.pages} pod{'s' * (seen.pages != 1)}"
     over = (
@@ -368,21 +360,35 @@ def _batches(seen: ScreenData, writer: _Writer) -> Iterator[str]:
         if window.since_start
         else f"of {pods} within {window.seconds:.1f} s"
     )
-    yield writer.title("BATCHES") + f"  {over}"
+    yield terminal.title("BATCHES") + f"  {over}"
     for figures in window.methods:
-        yield from _method_lines(figures, writer, idle=window.since_start)
+        yield from _method_lines(figures, terminal, idle=window.since_start)
 
 
-def _method_lines(figures: MethodFigures, writer: _Writer, *, idle: bool) -> Iterator[str]:
+def _reported(batching: Mapping[str, Any], terminal: Terminal) -> Iterator[str]:
+    said = {name: text for name, text in _REPORTED if batching.get(name) not in (None, "")}
+    if not said:
+        return
+    yield terminal.title("BATCHES") + "  by the operator's last report"
+    yield from terminal.wrapped(
+        "; ".join(text.format(batching[name]) for name, text in said.items())
+    )
+    reasons = batching.get("releaseReasons") or {}
+    released = ", ".join(f"{reason} {percent} %" for reason, percent in reasons.items())
+    if released:
+        yield from terminal.wrapped(f"released: {released}")
+
+
+def _method_lines(figures: MethodFigures, terminal: Terminal, *, idle: bool) -> Iterator[str]:
     mean = "no batches" if figures.mean_rows is None else f"{contract.size(figures.mean_rows)} rows"
     each = "" if figures.mean_rows is None else " each"
     limit = (
         f"at most {figures.max_batch_size:g}, batchInterval {contract.ms(figures.batch_interval)}"
     )
-    yield from writer.wrapped(f"{figures.method}: {mean}{each}; {limit}")
+    yield from terminal.wrapped(f"{figures.method}: {mean}{each}; {limit}")
     sizes = _size_rows(figures.batches_by_rows)
     if sizes:
-        yield from writer.bars(sizes)
+        yield from terminal.bars(sizes)
     now = f"queue {figures.queue_rows:.0f} rows, in flight {figures.in_flight:.0f} requests"
     if not idle:
         now += (
@@ -390,7 +396,7 @@ def _method_lines(figures: MethodFigures, writer: _Writer, *, idle: bool) -> Ite
             f" {contract.rate(figures.rows_per_second)},"
             f" {contract.per_second(figures.batches_per_second)} batches/s"
         )
-    yield from writer.wrapped(now, "  ")
+    yield from terminal.wrapped(now, "  ")
     if figures.p50 is not None and figures.p99 is not None:
         took = f"answered within {_latency(figures.p50)} (p50), {_latency(figures.p99)} (p99)"
         if figures.mean_queue_wait is not None and figures.mean_batch_seconds is not None:
@@ -399,7 +405,7 @@ def _method_lines(figures: MethodFigures, writer: _Writer, *, idle: bool) -> Ite
                 contract.ms(figures.mean_batch_seconds),
             )
             took += f"; on average {wait} in the queue, {run} in a batch"
-        yield from writer.wrapped(took, "  ")
+        yield from terminal.wrapped(took, "  ")
     told = (
         ("released", _shares(figures.released)),
         ("refused rows", ", ".join(f"{why} {rows:.0f}" for why, rows in figures.rejected.items())),
@@ -407,7 +413,7 @@ def _method_lines(figures: MethodFigures, writer: _Writer, *, idle: bool) -> Ite
     )
     for what, shares in told:
         if shares:
-            yield from writer.wrapped(f"{what}: {shares}", "  ")
+            yield from terminal.wrapped(f"{what}: {shares}", "  ")
 
 
 def _size_rows(buckets: Sequence[tuple[float, float]]) -> list[tuple[str, float]]:
@@ -449,21 +455,21 @@ def _shares(counts: Mapping[str, float]) -> str:
     return ", ".join(f"{label} {_percent(count / everything)}" for label, count in ordered)
 
 
-def _why(seen: ScreenData, writer: _Writer) -> Iterator[str]:
+def _why(seen: ScreenData, terminal: Terminal) -> Iterator[str]:
     name, status = seen.api["metadata"]["name"], seen.status
-    yield writer.title("WHY SO MANY")
+    yield terminal.title("WHY SO MANY")
     try:
         decision = newest(name, status)
     except NoDecisionError as error:
-        yield from writer.wrapped(error.message)
+        yield from terminal.wrapped(error.message)
     else:
         aside = "" if status["autoscaling"].get("policy") else standing_aside(status)
         if aside:
-            yield from writer.wrapped(f"nothing is decided now: {aside}; the last decision:")
-        yield from writer.wrapped(decision["text"])
+            yield from terminal.wrapped(f"nothing is decided now: {aside}; the last decision:")
+        yield from terminal.wrapped(decision["text"])
         yield f"decided {decision['time']}"
     batching = status.get("batching") or {}
     if batching.get("bottleneck"):
         advice = f": {batching['advice']}" if batching.get("advice") else ""
-        yield from writer.wrapped(f"bottleneck {batching['bottleneck']}{advice}")
-    yield from writer.wrapped(recommendation(status))
+        yield from terminal.wrapped(f"bottleneck {batching['bottleneck']}{advice}")
+    yield from terminal.wrapped(recommendation(status))

@@ -12,7 +12,7 @@ from typing import Any, Final
 import click
 
 from batchedapi_core import contract, ui
-from batchedapi_operator.plugin.cluster import ask_operator, operator_pods
+from batchedapi_operator.plugin.cluster import operators_answers
 
 HOST: Final = "127.0.0.1"
 Ask = Callable[[str], tuple[int, bytes]]
@@ -23,13 +23,8 @@ def operator_in(namespace: str) -> Ask:
     """Asks the operator there; one that was replaced is looked for again."""
 
     def ask(path: str) -> tuple[int, bytes]:
-        failure: click.ClickException | None = None
-        for pod in operator_pods(namespace):
-            try:
-                return ask_operator(pod, path)
-            except click.ClickException as error:
-                failure = failure or error  # another one may answer
-        raise failure or click.ClickException("no operator answers")
+        _, status, body = next(operators_answers(namespace, path))
+        return status, body
 
     return ask
 

@@ -110,15 +110,9 @@ def standing_aside(status: Mapping[str, Any]) -> str:
 
 def number(value: object) -> str:
     """Four figures; what is not known is said to be."""
-    match value:
-        case None:
-            return "unknown"
-        case bool() | str():
-            return str(value)
-        case float():
-            return f"{value:.4g}"
-        case _:
-            return str(value)
+    if value is None:
+        return "unknown"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

@@ -21,7 +21,7 @@ from batchedapi_operator.plugin.screen import (
 )
 
 GUIDE: Final = Path(__file__).resolve().parents[4] / "docs/guides/looking.md"
-PLAIN: Final = Terminal(width=80, colour=False, block="#")
+PLAIN: Final = Terminal(width=80, has_colours=False, block="#")
 
 
 def condition(kind: str, status: str, reason: str, message: str = "") -> JsonObject:
@@ -262,7 +262,7 @@ def test_a_terminal_has_colours_and_obeys_no_message() -> None:
     status = {**API["status"], "conditions": [condition("Ready", "False", "X", "a\x1b[2Jb")]}
 
     shown = screen(
-        replace(SEEN, api={**API, "status": status}), Terminal(80, colour=True, block="█")
+        replace(SEEN, api={**API, "status": status}), Terminal(80, has_colours=True, block="█")
     )
 
     assert "\x1b[31m\x1b[1m!\x1b[0m Ready False, X: a?[2Jb" in shown
