@@ -16,7 +16,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from batchedapi_core import contract, ui
-from batchedapi_operator.cluster import JsonObject, ObjectKey
+from batchedapi_operator.cluster import JsonObject, ObjectKey, section
 from batchedapi_operator.store import Store
 from batchedapi_operator.views import PodView
 
@@ -291,8 +291,8 @@ class FleetCollector:
         for one in shown:
             view = self._store.api(one)
             status: dict[str, Any] = {} if view is None else view.status
-            batching = status.get("batching") or {}
-            decision = (status.get("autoscaling") or {}).get("lastDecision") or {}
+            batching = section(status, "batching")
+            decision = section(section(status, "autoscaling"), "lastDecision")
             why = [decision.get("text"), status.get("message"), batching.get("advice")]
             apis.append(
                 {
@@ -300,7 +300,7 @@ class FleetCollector:
                     "phase": status.get("phase"),
                     "ready": status.get("readyReplicas"),
                     "wanted": status.get("desiredReplicas"),
-                    "why": "; ".join(text for text in why if text),
+                    "why": "; ".join(filter(None, why)),
                 }
             )
         lines = {"apis": apis, "more": len(known) - len(shown)}

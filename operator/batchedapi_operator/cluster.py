@@ -1,5 +1,6 @@
 """Names of objects of a cluster, and of their kinds; and the wall clock."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -29,7 +30,7 @@ class ObjectKey:
     @classmethod
     def of_api(cls, child: Any) -> "ObjectKey | None":
         """The BatchedAPI that a child belongs to by its label; None without the label."""
-        name = (child["metadata"].get("labels") or {}).get(contract.LABEL_API)
+        name = section(child["metadata"], "labels").get(contract.LABEL_API)
         return None if not name else cls(child["metadata"]["namespace"], name)
 
 
@@ -91,6 +92,18 @@ HTTP_ROUTES: Final = Resource("gateway.networking.k8s.io/v1", "HTTPRoute", "http
 GRPC_ROUTES: Final = Resource("gateway.networking.k8s.io/v1", "GRPCRoute", "grpcroutes")
 EVENTS: Final = Resource("events.k8s.io/v1", "Event", "events")
 LEASES: Final = Resource("coordination.k8s.io/v1", "Lease", "leases")
+
+
+def section(body: Mapping[str, Any], name: str) -> JsonObject:
+    """The object `name` in an object of the cluster; empty where it is absent or null."""
+    found: JsonObject = body.get(name) or {}
+    return found
+
+
+def listed(body: Mapping[str, Any], name: str) -> Sequence[Any]:
+    """The list `name`, likewise."""
+    found: Sequence[Any] = body.get(name) or ()
+    return found
 
 
 def utc_now() -> datetime:

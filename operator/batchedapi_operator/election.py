@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from batchedapi_core import contract
-from batchedapi_operator.cluster import ObjectKey
+from batchedapi_operator.cluster import ObjectKey, section
 
 LEADER_SECONDS: Final = 10
 """Without a renewal, after which another replica leads."""
@@ -49,8 +49,8 @@ class Held:
     @classmethod
     def of(cls, body: Any) -> Self:
         """From the body of a Lease, by any writer."""
-        spec, metadata = body.get("spec") or {}, body["metadata"]
-        notes = metadata.get("annotations") or {}
+        spec, metadata = section(body, "spec"), body["metadata"]
+        notes = section(metadata, "annotations")
         return cls(
             spec.get("holderIdentity") or "",
             float(spec.get("leaseDurationSeconds") or LEADER_SECONDS),

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from batchedapi_core import contract
 from batchedapi_core.manifest import ConditionType
 from batchedapi_core.redaction import for_people
-from batchedapi_operator.cluster import EVENTS, JsonObject, ObjectKey, micro_time
+from batchedapi_operator.cluster import EVENTS, JsonObject, ObjectKey, listed, micro_time, section
 from batchedapi_operator.errors import ApplyError
 from batchedapi_operator.kube import Kube
 
@@ -33,8 +33,8 @@ class Note:
 def notes_of(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Note, ...]:
     """Events for the changes of a status that are worth one."""
     notes = []
-    old = (before.get("revision") or {}).get("current")
-    new = (after.get("revision") or {}).get("current")
+    old = section(before, "revision").get("current")
+    new = section(after, "revision").get("current")
     if new and new != old:
         image = after["revision"]["image"]
         notes.append(Note("Normal", "NewRevision", "RollOut", f"revision {new}, image {image}"))
@@ -51,7 +51,7 @@ def notes_of(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Note,
 
 
 def _condition(status: Mapping[str, Any], kind: ConditionType) -> Mapping[str, Any]:
-    found = [one for one in status.get("conditions") or () if one["type"] == kind]
+    found = [one for one in listed(status, "conditions") if one["type"] == kind]
     return found[0] if found else {}
 
 

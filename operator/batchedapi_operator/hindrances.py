@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from batchedapi_core.redaction import without_secrets
-from batchedapi_operator.cluster import JsonObject
+from batchedapi_operator.cluster import JsonObject, listed, section
 from batchedapi_operator.resources.deployment import CONTAINER
 
 CREATING: Final = "ContainerCreating"
@@ -40,35 +40,34 @@ def unplaced(body: JsonObject, scheduled: str, reason: str) -> str:
     """
     if scheduled == "False":
         return reason if reason == "SchedulingGated" else "Unschedulable"
-    spec, status = body.get("spec") or {}, body.get("status") or {}
+    spec, status = section(body, "spec"), section(body, "status")
     by_node = status.get("containerStatuses") or status.get("phase", "") not in {"", "Pending"}
     return "" if scheduled or spec.get("nodeName") or by_node else "NotScheduled"
 
 
 def is_creating(body: JsonObject) -> bool:
     """Whether a pod that has a node has no container of ours yet."""
-    status = body.get("status") or {}
-    for one in status.get("containerStatuses") or ():
+    status = section(body, "status")
+    for one in listed(status, "containerStatuses"):
         if one["name"] == CONTAINER:
-            waiting = (one.get("state") or {}).get("waiting") or {}
+            waiting = section(section(one, "state"), "waiting")
             return waiting.get("reason") in {CREATING, _INITIALIZING}
     return status.get("phase") == "Pending"
 
 
 def before_ours(body: JsonObject) -> Hindrance | None:
     """The first step before our container that is not done."""
-    spec, status = body.get("spec") or {}, body.get("status") or {}
+    spec, status = section(body, "spec"), section(body, "status")
     sidecars = {
         one["name"]
-        for one in spec.get("initContainers") or ()
+        for one in listed(spec, "initContainers")
         if one.get("restartPolicy") == "Always"
     }
-    for one in status.get("initContainerStatuses") or ():
-        name, state = one["name"], one.get("state") or {}
+    for one in listed(status, "initContainerStatuses"):
+        name, state = one["name"], section(one, "state")
         sidecar = name in sidecars
-        if (state.get("terminated") or {}).get("exitCode") == 0 and not sidecar:
-            continue
-        if sidecar and one.get("started"):
+        ended = section(state, "terminated")
+        if one.get("started") if sidecar else ended.get("exitCode") == 0:
             continue
         what = f"sidecar {name}" if sidecar else f"init container {name}"
         problem = _problem(one)
@@ -94,10 +93,10 @@ def beside_ours(body: JsonObject, reason: str) -> Hindrance | None:
         problem = _problem(one)
         if problem:
             return Hindrance("SidecarFailed", f"{what}: {problem}")
-    statuses = (body.get("status") or {}).get("containerStatuses") or ()
+    statuses = listed(section(body, "status"), "containerStatuses")
     ours: JsonObject = next((one for one in statuses if one["name"] == CONTAINER), {})
-    state = ours.get("state") or {}
-    if (waiting := state.get("waiting") or {}).get("reason", "") not in {*_AWAITED, BACK_OFF}:
+    state = section(ours, "state")
+    if (waiting := section(state, "waiting")).get("reason", "") not in {*_AWAITED, BACK_OFF}:
         told = ": ".join(filter(None, (waiting["reason"], waiting.get("message"))))
         return Hindrance("ContainerNotStarted", told)
     if waiting or "terminated" in state or not ours.get("started"):
@@ -111,9 +110,9 @@ def beside_ours(body: JsonObject, reason: str) -> Hindrance | None:
 
 
 def _beyond_containers(body: JsonObject, reason: str) -> Hindrance | None:
-    spec, status = body.get("spec") or {}, body.get("status") or {}
-    met = {one["type"] for one in status.get("conditions") or () if one["status"] == "True"}
-    gates = [one["conditionType"] for one in spec.get("readinessGates") or ()]
+    spec, status = section(body, "spec"), section(body, "status")
+    met = {one["type"] for one in listed(status, "conditions") if one["status"] == "True"}
+    gates = [one["conditionType"] for one in listed(spec, "readinessGates")]
     closed = ", ".join(gate for gate in gates if gate not in met)
     if closed:
         return Hindrance("ReadinessGateNotMet", f"{closed} is not True", failed=False)
@@ -125,13 +124,13 @@ def _beyond_containers(body: JsonObject, reason: str) -> Hindrance | None:
 
 def _others(body: JsonObject) -> Iterator[tuple[str, JsonObject]]:
     """(what it is, its status) of containers that run beside ours."""
-    spec, status = body.get("spec") or {}, body.get("status") or {}
-    for one in spec.get("initContainers") or ():
+    spec, status = section(body, "spec"), section(body, "status")
+    for one in listed(spec, "initContainers"):
         if one.get("restartPolicy") == "Always":
-            for found in status.get("initContainerStatuses") or ():
+            for found in listed(status, "initContainerStatuses"):
                 if found["name"] == one["name"]:
                     yield f"sidecar {one['name']}", found
-    for found in status.get("containerStatuses") or ():
+    for found in listed(status, "containerStatuses"):
         if found["name"] != CONTAINER:
             yield f"container {found['name']}", found
 
@@ -140,9 +139,9 @@ def _problem(container: JsonObject) -> str:
     """Why a container that is not ours does not run, or does not stay; empty where nothing says."""
     if container.get("ready"):
         return ""
-    state = container.get("state") or {}
-    waiting = state.get("waiting") or {}
-    last = (container.get("lastState") or {}).get("terminated")
+    state = section(container, "state")
+    waiting = section(state, "waiting")
+    last = section(container, "lastState").get("terminated")
     ended = state.get("terminated") or last or {}
     word = waiting.get("reason", "")
     if word not in {*_AWAITED, BACK_OFF}:

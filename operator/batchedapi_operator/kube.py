@@ -25,6 +25,8 @@ from batchedapi_operator.cluster import (
     JsonObject,
     ObjectKey,
     Resource,
+    listed,
+    section,
 )
 from batchedapi_operator.election import Permit
 from batchedapi_operator.errors import (
@@ -170,7 +172,7 @@ class Kube:
             path = resource.path(namespace)
             found = await self._request("GET", path, query, accept=_METADATA_OF_MANY)
             for item in found["items"] or ():
-                for entry in item["metadata"].get("managedFields") or ():
+                for entry in listed(item["metadata"], "managedFields"):
                     entry.pop("fieldsV1", None)
                 items.append(item)
             if not found["metadata"].get("continue"):
@@ -487,7 +489,7 @@ def _raise_for(status: int, payload: bytes, what: str) -> None:
     try:
         answer = json.loads(payload)
         said = str(answer["message"])
-        causes = (answer.get("details") or {}).get("causes") or ()
+        causes = listed(section(answer, "details"), "causes")
         fields = tuple(str(cause.get("field", "")) for cause in causes)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         # no `Status` object, but the apiserver's front

@@ -3,7 +3,7 @@
 from typing import Final
 
 from batchedapi_core import contract
-from batchedapi_operator.cluster import LEASES, JsonObject, ObjectKey, micro_time, utc_now
+from batchedapi_operator.cluster import LEASES, JsonObject, ObjectKey, micro_time, section, utc_now
 from batchedapi_operator.election import WANTED, Clock, Held, SeenLease, clock, seen
 from batchedapi_operator.errors import ConflictError
 from batchedapi_operator.kube import Kube
@@ -120,7 +120,7 @@ class LeaseLock:
         before: JsonObject = self._body or {}
         key = {"name": self.key.name, "namespace": self.key.namespace}
         metadata: JsonObject = before.get("metadata") or key
-        spec: JsonObject = before.get("spec") or {}
+        spec: JsonObject = section(before, "spec")
         now, taken = micro_time(utc_now()), holder != (spec.get("holderIdentity") or "")
         notes = {contract.ANNOTATION_CLAIM: state, contract.ANNOTATION_NAMESPACES: self._namespaces}
         wanted = {
@@ -128,8 +128,8 @@ class LeaseLock:
             "kind": LEASES.kind,
             "metadata": {
                 **metadata,
-                "labels": {**(metadata.get("labels") or {}), contract.LABEL_LEASE: "true"},
-                "annotations": {**(metadata.get("annotations") or {}), **notes},
+                "labels": {**section(metadata, "labels"), contract.LABEL_LEASE: "true"},
+                "annotations": {**section(metadata, "annotations"), **notes},
             },
             "spec": {
                 **spec,

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Final, Self
 
 from batchedapi_core import contract
-from batchedapi_operator.cluster import JsonObject, Resource
+from batchedapi_operator.cluster import JsonObject, Resource, listed, section
 from batchedapi_operator.hindrances import (
     BACK_OFF,
     Hindrance,
@@ -74,13 +74,13 @@ def _conditions(status: Mapping[str, Any]) -> dict[str, ConditionView]:
             one.get("message", ""),
             one.get("lastTransitionTime") or "",
         )
-        for one in status.get("conditions") or ()
+        for one in listed(status, "conditions")
     }
 
 
 def controller_uid(metadata: Mapping[str, Any]) -> str:
     """Uid of the owner that controls the object; empty without one."""
-    for owner in metadata.get("ownerReferences") or ():
+    for owner in listed(metadata, "ownerReferences"):
         if owner.get("controller"):
             return str(owner["uid"])
     return ""
@@ -88,9 +88,9 @@ def controller_uid(metadata: Mapping[str, Any]) -> str:
 
 def _shown(metadata: Mapping[str, Any]) -> list[object]:
     """Metadata that an apply may set; the Deployment's controller counts in an annotation."""
-    annotations = metadata.get("annotations") or {}
+    annotations = section(metadata, "annotations")
     others = {name: value for name, value in annotations.items() if _COUNTER not in name}
-    return [metadata.get("labels") or {}, others, metadata.get("ownerReferences") or ()]
+    return [section(metadata, "labels"), others, listed(metadata, "ownerReferences")]
 
 
 def _digest(seen: object) -> str:
@@ -125,9 +125,9 @@ class ChildView:
     def of(cls, body: JsonObject) -> Self:
         """From a child's body, or from its metadata alone."""
         metadata = body["metadata"]
-        owners = metadata.get("ownerReferences") or ()
+        owners = listed(metadata, "ownerReferences")
         api = [o["name"] for o in owners if o.get("controller") and o["kind"] == contract.KIND]
-        labels = metadata.get("labels") or {}
+        labels = section(metadata, "labels")
         if "generation" in metadata:  # which counts the spec's changes alone
             shown = _digest(_shown(metadata))
             fingerprint = f"{metadata['uid']}/{metadata['generation']}/{shown}"
@@ -140,10 +140,10 @@ class ChildView:
             owner_api=api[0] if api else "",
             applied_by_us=any(
                 entry.get("manager") == contract.FIELD_MANAGER
-                for entry in metadata.get("managedFields") or ()
+                for entry in listed(metadata, "managedFields")
             ),
             deleting=metadata.get("deletionTimestamp") or "",
-            finalizers=tuple(metadata.get("finalizers") or ()),
+            finalizers=tuple(listed(metadata, "finalizers")),
             created=metadata.get("creationTimestamp", ""),
             revision=labels.get(contract.LABEL_REVISION, ""),
             fingerprint=fingerprint,
@@ -182,14 +182,14 @@ class DeploymentView:
     @classmethod
     def of(cls, body: JsonObject) -> Self:
         """From a Deployment's body."""
-        metadata, spec, status = body["metadata"], body["spec"], body.get("status") or {}
+        metadata, spec, status = body["metadata"], body["spec"], section(body, "status")
         template = spec["template"]
         serving = [c for c in template["spec"]["containers"] if c["name"] == CONTAINER]
         asked = {name: value for name, value in spec.items() if name != "replicas"}
         seen = _digest([metadata["uid"], asked, _shown(metadata)])
         scalers = [
             entry.get("manager", "somebody")
-            for entry in metadata.get("managedFields") or ()
+            for entry in listed(metadata, "managedFields")
             if "f:replicas" in entry.get("fieldsV1", {}).get("f:spec", {})
         ]
         return cls(
@@ -204,7 +204,7 @@ class DeploymentView:
             ready=status.get("readyReplicas", 0),
             updated=status.get("updatedReplicas", 0),
             image=serving[0]["image"] if serving else "",
-            revision=(template["metadata"].get("labels") or {}).get(contract.LABEL_REVISION, ""),
+            revision=section(template["metadata"], "labels").get(contract.LABEL_REVISION, ""),
             setting=Stored.of(serving[0], metadata, template["metadata"]) if serving else None,
             conditions=_conditions(status),
             paused=bool(spec.get("paused")),
@@ -313,13 +313,14 @@ class PodView:
     @classmethod
     def of(cls, body: JsonObject) -> "PodView":
         """From a pod's body."""
-        metadata, status = body["metadata"], body.get("status") or {}
-        labels = metadata.get("labels") or {}
+        metadata, status = body["metadata"], section(body, "status")
+        labels = section(metadata, "labels")
         deleted, over = "deletionTimestamp" in metadata, status.get("phase") in _ENDED
         container, conditions = _serving(status), _conditions(status)
-        state = container.get("state") or {}
-        waiting = state.get("waiting") or {}
-        ended = state.get("terminated") or (container.get("lastState") or {}).get("terminated")
+        state = section(container, "state")
+        waiting = section(state, "waiting")
+        ended = state.get("terminated") or section(container, "lastState").get("terminated")
+        ended = ended or {}
         pod = cls(
             name=metadata["name"],
             uid=metadata["uid"],
@@ -331,9 +332,9 @@ class PodView:
             unschedulable="",
             waiting_reason=waiting.get("reason", ""),
             waiting_message=waiting.get("message", ""),
-            exit_reason=(ended or {}).get("reason", ""),
-            exit_message=(ended or {}).get("message", ""),
-            exit_code=(ended or {}).get("exitCode", 0),
+            exit_reason=ended.get("reason", ""),
+            exit_message=ended.get("message", ""),
+            exit_code=ended.get("exitCode", 0),
             created=_moment(metadata.get("creationTimestamp")),
             ending=deleted and not over,
             role=labels.get(contract.LABEL_ROLE, ""),
@@ -351,12 +352,12 @@ def _judged(
     container: Mapping[str, Any],
 ) -> PodView:
     """The same pod: whether it is ready, or was, and what has ended it."""
-    status = body.get("status") or {}
+    status = section(body, "status")
     ready = conditions.get("Ready", ConditionView("False", "", ""))
     pod = replace(
         pod,
         ready=ready.status == "True",
-        startup=_startup(body, ready, status.get("containerStatuses") or ()),
+        startup=_startup(body, ready, listed(status, "containerStatuses")),
         was_ready=_was_ready(status, ready, container),
     )
     if not pod.ready:
@@ -375,7 +376,7 @@ def _judged(
 
 def _placed(pod: PodView, body: JsonObject, conditions: Mapping[str, ConditionView]) -> PodView:
     """The same pod, once judged: whether it has a node, and how far that is with its container."""
-    status = body.get("status") or {}
+    status = section(body, "status")
     scheduled = conditions.get("PodScheduled", ConditionView("", "", ""))
     homeless = _homeless(body, scheduled)
     if homeless in {"Unschedulable", "SchedulingGated"}:
@@ -388,19 +389,19 @@ def _placed(pod: PodView, body: JsonObject, conditions: Mapping[str, ConditionVi
         creating=True,
         creating_since=_moment(status.get("startTime") or scheduled.since),
         sandbox=conditions.get("PodReadyToStartContainers"),
-        volumes=_volumes(body.get("spec") or {}),
+        volumes=_volumes(section(body, "spec")),
     )
 
 
 def _serving(status: Mapping[str, Any]) -> JsonObject:
     """Status of the serving container; empty before there is one."""
-    containers = status.get("containerStatuses") or ()
+    containers = listed(status, "containerStatuses")
     return next((one for one in containers if one["name"] == CONTAINER), {})
 
 
 def _homeless(body: JsonObject, scheduled: ConditionView) -> str:
     """The reason of a pod that has no node and has not ended; else empty."""
-    if (body.get("status") or {}).get("phase") in _ENDED:
+    if section(body, "status").get("phase") in _ENDED:
         return ""
     return unplaced(body, scheduled.status, scheduled.reason)
 
@@ -408,10 +409,10 @@ def _homeless(body: JsonObject, scheduled: ConditionView) -> str:
 def _volumes(spec: Mapping[str, Any]) -> tuple[str, ...]:
     """Mounted volumes that may be missing; not optional ones, those made of nothing, or ours."""
     found = []
-    for one in spec.get("volumes") or ():
+    for one in listed(spec, "volumes"):
         named = [(kind, one[member], name) for member, kind, name in _OF_USERS if member in one]
         ours = one["name"] == MANIFEST_VOLUME or one["name"].startswith(_OF_ADMISSION)
-        if ours or any(member in one for member in _ALWAYS_THERE):
+        if ours or not one.keys().isdisjoint(_ALWAYS_THERE):
             continue
         if not named:
             found.append(f"volume {one['name']}")
@@ -443,10 +444,10 @@ def _startup(
     if created is None or since is None:
         return None
     # what its startup probe allows: later a pod is not ready for the first time
-    asked = (body.get("spec") or {}).get("containers") or ()
+    asked = listed(section(body, "spec"), "containers")
     probes = (one.get("startupProbe") for one in asked if one["name"] == CONTAINER)
-    allowed = next((float(one["failureThreshold"]) for one in probes if one), _LOADING_SECONDS)
-    seconds = (since - created).total_seconds()
+    limits = (float(one["failureThreshold"]) for one in filter(None, probes))
+    allowed, seconds = next(limits, _LOADING_SECONDS), (since - created).total_seconds()
     return seconds if 0 <= seconds <= allowed + _BEFORE_LOADING_SECONDS else None
 
 
@@ -469,7 +470,7 @@ class SourceView:
     @classmethod
     def of(cls, body: JsonObject) -> Self:
         """From a ConfigMap's body."""
-        return cls(body.get("data") or {}, body.get("binaryData") or {})
+        return cls(section(body, "data"), section(body, "binaryData"))
 
 
 @dataclass(frozen=True, slots=True)

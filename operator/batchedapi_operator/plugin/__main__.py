@@ -17,6 +17,7 @@ from kubernetes import client, config
 from urllib3.exceptions import HTTPError
 
 from batchedapi_core import contract
+from batchedapi_operator.cluster import section
 from batchedapi_operator.plugin.cluster import connect, read_api, read_decisions
 from batchedapi_operator.plugin.replicas import see
 from batchedapi_operator.plugin.screen import Terminal, as_json, screen
@@ -166,14 +167,14 @@ def why(
     """
     current = connect(context)
     place = namespace or current
-    status = read_api(place, name).get("status") or {}
+    status = section(read_api(place, name), "status")
     try:
         decision = newest(name, status)
     except NoDecisionError as error:
         raise click.ClickException(error.message) from error
     # The autoscaler names the policy that it decides by in every report but those in which it
     # stands aside: then others decide by now.
-    decides = (status.get("autoscaling") or {}).get("policy")
+    decides = section(status, "autoscaling").get("policy")
     aside = "" if decides else standing_aside(status)
     if aside and output == "text":
         click.echo(f"nothing is decided now: {aside}; the last decision:")

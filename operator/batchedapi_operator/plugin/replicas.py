@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
@@ -134,11 +134,15 @@ def read_pages(namespace: str, pods: Sequence[str]) -> tuple[list[Reading], list
         for pod in answering
         if (before := first[pod]) is not None and (after := second[pod]) is not None
     ]
+    return readings, _missing(failures, len(pods))
+
+
+def _missing(failures: Mapping[str, str], pods: int) -> list[str]:
     by_reason: dict[str, list[str]] = {}
     for pod, why in sorted(failures.items()):
         by_reason.setdefault(why, []).append(pod)
-    return readings, [
-        f"batch sizes, queue and rates of {len(found)} of {len(pods)} pods ({found[0]}"
+    return [
+        f"batch sizes, queue and rates of {len(found)} of {pods} pods ({found[0]}"
         f"{', ...' if len(found) > 1 else ''}): {why}"
         for why, found in by_reason.items()
     ]

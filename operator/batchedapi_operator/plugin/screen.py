@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 import click
 
 from batchedapi_core import contract
-from batchedapi_operator.cluster import JsonObject
+from batchedapi_operator.cluster import JsonObject, listed, section
 from batchedapi_operator.plugin.pages import MethodFigures, Window
 from batchedapi_operator.plugin.why import (
     NoDecisionError,
@@ -93,8 +93,8 @@ class ReplicaRow:
     @classmethod
     def of(cls, body: JsonObject) -> Self:
         """From a pod's body."""
-        status = body.get("status") or {}
-        containers = status.get("containerStatuses") or ()
+        status = section(body, "status")
+        containers = listed(status, "containerStatuses")
         restarts = sum(one.get("restartCount", 0) for one in containers)
         view = PodView.of(body)
         running = status.get("phase") == "Running" and not view.waiting_reason
@@ -138,15 +138,15 @@ class ScreenData:
     @property
     def status(self) -> Mapping[str, Any]:
         """The API's; empty while it has none."""
-        return self.api.get("status") or {}
+        return section(self.api, "status")
 
     @property
     def revision(self) -> str:
         """Digest of the newest that is known; empty while there is none."""
         spec = (self.deployment or {}).get("spec") or {}
-        template = (spec.get("template") or {}).get("metadata") or {}
-        told = (template.get("labels") or {}).get(contract.LABEL_REVISION, "")
-        name: str = (self.status.get("revision") or {}).get("current", "")
+        template = section(section(spec, "template"), "metadata")
+        told = section(template, "labels").get(contract.LABEL_REVISION, "")
+        name: str = section(self.status, "revision").get("current", "")
         return told or name.rpartition("-")[2]
 
     def counts(self) -> dict[str, int]:
@@ -156,7 +156,7 @@ class ScreenData:
         """
         status, wanted = self.status, self.status.get("desiredReplicas") or 0
         if self.deployment is not None:
-            status = self.deployment.get("status") or {}
+            status = section(self.deployment, "status")
             wanted = self.deployment["spec"].get("replicas", 1)
         names = {"ready": "readyReplicas", "updated": "updatedReplicas", "existing": "replicas"}
         return {"wanted": wanted, **{ours: status.get(name) or 0 for ours, name in names.items()}}
@@ -199,7 +199,7 @@ def conditions_by_urgency(
 def as_json(seen: ScreenData) -> JsonObject:
     """The whole screen, for programs; docs/guides/looking.md has every field."""
     metadata, status = seen.api["metadata"], seen.status
-    batching = status.get("batching") or {}
+    batching = section(status, "batching")
     return {
         "namespace": metadata["namespace"],
         "name": metadata["name"],
@@ -222,7 +222,7 @@ def as_json(seen: ScreenData) -> JsonObject:
         ],
         **({"web": status["web"]} if status.get("web") else {}),
         **({"queue": status["queue"]} if status.get("queue") else {}),
-        "conditions": list(status.get("conditions") or ()),
+        "conditions": list(listed(status, "conditions")),
         "window": {
             "seconds": round(seen.window.seconds, 3),
             "sinceStart": seen.window.since_start,
@@ -231,7 +231,7 @@ def as_json(seen: ScreenData) -> JsonObject:
         "methods": [_method_json(one) for one in seen.window.methods],
         "batching": batching,
         "recommendation": status.get("recommendation"),
-        "decision": (status.get("autoscaling") or {}).get("lastDecision"),
+        "decision": section(status, "autoscaling").get("lastDecision"),
         "missing": list(seen.missing),
     }
 
@@ -311,7 +311,7 @@ def _replicas(seen: ScreenData, terminal: Terminal) -> Iterator[str]:
 
 def _one_queue(seen: ScreenData, terminal: Terminal) -> Iterator[str]:
     """One queue for all replicas: who answers, and what waits."""
-    queue, ready = seen.status.get("queue") or {}, sum(one.view.ready for one in seen.web)
+    queue, ready = section(seen.status, "queue"), sum(one.view.ready for one in seen.web)
     wanted = seen.status["web"].get("desiredReplicas") or 0
     yield terminal.title("WEB PODS") + f"  {wanted} wanted, {ready} ready"
     if "rows" in queue:
@@ -334,7 +334,7 @@ def _odd_pods(seen: ScreenData, terminal: Terminal) -> Iterator[str]:
 
 
 def _conditions(seen: ScreenData, terminal: Terminal) -> Iterator[str]:
-    broken, notable, normal = conditions_by_urgency(seen.status.get("conditions") or ())
+    broken, notable, normal = conditions_by_urgency(listed(seen.status, "conditions"))
     if not (broken or notable or normal):
         return
     yield terminal.title("CONDITIONS")
@@ -352,7 +352,7 @@ def _conditions(seen: ScreenData, terminal: Terminal) -> Iterator[str]:
 def _batches(seen: ScreenData, terminal: Terminal) -> Iterator[str]:
     window = seen.window
     if not window.methods:  # no page could be read
-        yield from _reported(seen.status.get("batching") or {}, terminal)
+        yield from _reported(section(seen.status, "batching"), terminal)
         return
     pods = f"{seen.pages} pod{'s' * (seen.pages != 1)}"
     over = (
@@ -373,19 +373,20 @@ def _reported(batching: Mapping[str, Any], terminal: Terminal) -> Iterator[str]:
     yield from terminal.wrapped(
         "; ".join(text.format(batching[name]) for name, text in said.items())
     )
-    reasons = batching.get("releaseReasons") or {}
+    reasons = section(batching, "releaseReasons")
     released = ", ".join(f"{reason} {percent} %" for reason, percent in reasons.items())
     if released:
         yield from terminal.wrapped(f"released: {released}")
 
 
 def _method_lines(figures: MethodFigures, terminal: Terminal, *, idle: bool) -> Iterator[str]:
-    mean = "no batches" if figures.mean_rows is None else f"{contract.size(figures.mean_rows)} rows"
-    each = "" if figures.mean_rows is None else " each"
+    mean = "no batches"
+    if figures.mean_rows is not None:
+        mean = f"{contract.size(figures.mean_rows)} rows each"
     limit = (
         f"at most {figures.max_batch_size:g}, batchInterval {contract.ms(figures.batch_interval)}"
     )
-    yield from terminal.wrapped(f"{figures.method}: {mean}{each}; {limit}")
+    yield from terminal.wrapped(f"{figures.method}: {mean}; {limit}")
     sizes = _size_rows(figures.batches_by_rows)
     if sizes:
         yield from terminal.bars(sizes)
@@ -400,10 +401,7 @@ def _method_lines(figures: MethodFigures, terminal: Terminal, *, idle: bool) -> 
     if figures.p50 is not None and figures.p99 is not None:
         took = f"answered within {_latency(figures.p50)} (p50), {_latency(figures.p99)} (p99)"
         if figures.mean_queue_wait is not None and figures.mean_batch_seconds is not None:
-            wait, run = (
-                contract.ms(figures.mean_queue_wait),
-                contract.ms(figures.mean_batch_seconds),
-            )
+            wait, run = map(contract.ms, (figures.mean_queue_wait, figures.mean_batch_seconds))
             took += f"; on average {wait} in the queue, {run} in a batch"
         yield from terminal.wrapped(took, "  ")
     told = (
@@ -468,7 +466,7 @@ def _why(seen: ScreenData, terminal: Terminal) -> Iterator[str]:
             yield from terminal.wrapped(f"nothing is decided now: {aside}; the last decision:")
         yield from terminal.wrapped(decision["text"])
         yield f"decided {decision['time']}"
-    batching = status.get("batching") or {}
+    batching = section(status, "batching")
     if batching.get("bottleneck"):
         advice = f": {batching['advice']}" if batching.get("advice") else ""
         yield from terminal.wrapped(f"bottleneck {batching['bottleneck']}{advice}")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from batchedapi_core.scaling.policy import PolicyKind
+from batchedapi_operator.cluster import listed, section
 
 _SEEN: Final = (
     ("arrival_now", "rows/s over the last look"),
@@ -62,7 +63,7 @@ def newest(name: str, status: Mapping[str, Any]) -> Mapping[str, Any]:
     Raises:
         NoDecisionError: The autoscaler has not decided anything for this API.
     """
-    decision: Mapping[str, Any] | None = (status.get("autoscaling") or {}).get("lastDecision")
+    decision: Mapping[str, Any] | None = section(status, "autoscaling").get("lastDecision")
     if not decision:
         why = standing_aside(status)
         raise NoDecisionError(f"{name}: no decision yet{f': {why}' if why else _WAIT}")
@@ -71,7 +72,7 @@ def newest(name: str, status: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def recommendation(status: Mapping[str, Any]) -> str:
     """The recommended batching, or the reason for none; may be empty."""
-    told = status.get("recommendation") or {}
+    told = section(status, "recommendation")
     if not told.get("effect"):
         return ""
     size, interval = told.get("maxBatchSize"), told.get("batchInterval")
@@ -81,14 +82,14 @@ def recommendation(status: Mapping[str, Any]) -> str:
 
 def explain_decision(decision: Mapping[str, Any]) -> str:
     """A decision as its sentence, its terms and its clamps."""
-    record = decision.get("record") or {}
+    record = section(decision, "record")
     parts = [f"{decision['text']}", f"decided {decision['time']}"]
-    terms = record.get("terms") or {}
-    concurrency = (record.get("policy") or {}).get("kind") == PolicyKind.CONCURRENCY
+    terms = section(record, "terms")
+    concurrency = section(record, "policy").get("kind") == PolicyKind.CONCURRENCY
     known = CONCURRENCY_TERMS if concurrency else TERMS
     rows = [(label, number(terms[label]), unit) for label, unit in known if label in terms]
     parts += ["", *table(("TERM", "VALUE", ""), rows)]
-    clamps = record.get("clamps") or ()
+    clamps = listed(record, "clamps")
     if clamps:
         limits = [(c["name"], f"{c['before']} -> {c['after']}", c["detail"]) for c in clamps]
         parts += ["", *table(("CLAMP", "REPLICAS", ""), limits)]
@@ -102,7 +103,7 @@ _WAIT: Final = "; the operator decides every few seconds once a replica is ready
 
 def standing_aside(status: Mapping[str, Any]) -> str:
     """Why the autoscaler decides nothing: reason and message; empty while it does."""
-    for one in status.get("conditions") or ():
+    for one in listed(status, "conditions"):
         if one["type"] == "AutoscalingActive" and one["status"] != "True":
             return f"{one['reason']}, {one['message']}"
     return ""
@@ -149,8 +150,8 @@ def history_table(decisions: Sequence[Decision]) -> list[str]:
     """A line for each, under a head."""
     lines: list[tuple[str, ...]] = []
     for decision in decisions:
-        record = decision.get("record") or {}
-        terms = record.get("terms") or {}
+        record = section(decision, "record")
+        terms = section(record, "terms")
         current, desired = terms.get("current"), decision["desired"]
         # the figures of a decision without measurements are zeros that nobody saw
         seen = terms.get("arrival_now") is not None
