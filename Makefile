@@ -124,7 +124,7 @@ unit-compiled: $(COMPILED)/.made ## The tests of compiled modules, as wheels and
 
 # Three at once on two cores: half of the time nothing is computed, but waited for.
 contract: $(COMPILED)/.made ## The serving half, compiled: real processes and sockets
-	PYTHONPATH=$(COMPILED) $(BIN)/python -m pytest -n 3 --dist loadfile -m "not alone" tests/contract/serving tests/contract/test_bench_programs.py --durations 15
+	PYTHONPATH=$(COMPILED) $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not alone" tests/contract/serving tests/contract/test_bench_programs.py --durations 15
 	PYTHONPATH=$(COMPILED) $(BIN)/python -m pytest -m alone tests/contract/serving
 
 # Torch is large: only the examples that need it wait for it. The project itself is not installed

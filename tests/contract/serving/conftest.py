@@ -1,11 +1,22 @@
 """One replica for the tests of a module: starting one is what costs time here."""
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from serving import Replica, running_replica, write_manifest
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with a test of minutes are begun first: the other workers would wait for the last one.
+
+    Of the rest those with many tests, as pytest-xdist has it by itself.
+    """
+    counts = Counter(item.path for item in items)
+    long = {item.path for item in items if item.get_closest_marker("minutes")}
+    items.sort(key=lambda item: (item.path not in long, -counts[item.path]))
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import httpx
+import pytest
 import yaml
 
 from batchedapi_core.manifest import UnknownFields
@@ -86,6 +87,7 @@ def _replicas(pid: int) -> list[int]:
     return []
 
 
+@pytest.mark.minutes
 def test_the_patch_of_a_whole_tune_serves_many_times_more(tmp_path: Path) -> None:
     """Measured, searched and run for real: eight rows take 28 ms, and one takes 21."""
     manifest = write_manifest(tmp_path, SLEEPY, {"serverSideBatching": {"maxBatchSize": 1}})
