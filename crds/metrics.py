@@ -58,6 +58,12 @@ SERVING: Final = (
     Metric(c.METRIC_BATCH_SIZE, "counter", METHOD,
            "Sum of the sizes of batches in the unit of maxBatchSize: rows, requests (`sizeUnit`) or"
            " what rows cost (`size_of`). Divided by batches and maxBatchSize it is the fill."),
+    Metric(c.METRIC_BATCH_LENGTHS, "counter", METHOD,
+           "Sum of the lengths of rows in batches: of their padded dimensions, or what `size_of`"
+           " says of JSON items. Zero where rows have none."),
+    Metric(c.METRIC_BATCH_PADDED_LENGTHS, "counter", METHOD,
+           "The same with each row as long as the longest of its batch: 1 - lengths / padded"
+           " lengths is the share of padding."),
     Metric(c.METRIC_BATCH_ROWS_SQUARED, "counter", METHOD,
            "Sum of the squares of rows of batches: with the next one, t(n) = a + b n is learned."),
     Metric(c.METRIC_BATCH_ROW_SECONDS, "counter", METHOD,

@@ -140,6 +140,9 @@ METRIC_REQUEST_ROWS_SQUARED: Final = "batchedapi_request_rows_squared_total"
 METRIC_ROWS_REJECTED: Final = "batchedapi_rows_rejected_total"
 METRIC_BATCH_SIZE: Final = "batchedapi_batch_size_total"
 """In the unit of maxBatchSize: rows, requests or the method's own cost."""
+METRIC_BATCH_LENGTHS: Final = "batchedapi_batch_lengths_total"
+METRIC_BATCH_PADDED_LENGTHS: Final = "batchedapi_batch_padded_lengths_total"
+"""Both zero where rows have no lengths."""
 METRIC_BATCH_ROWS_SQUARED: Final = "batchedapi_batch_rows_squared_total"
 METRIC_BATCH_ROW_SECONDS: Final = "batchedapi_batch_row_seconds_total"
 METRIC_LANE_BUSY_SECONDS: Final = "batchedapi_lane_busy_seconds_total"
@@ -180,6 +183,8 @@ SCALING_SERIES: Final = frozenset(
         METRIC_REQUEST_ROWS_SQUARED,
         METRIC_ROWS_REJECTED,
         METRIC_BATCH_SIZE,
+        METRIC_BATCH_LENGTHS,
+        METRIC_BATCH_PADDED_LENGTHS,
         METRIC_BATCH_ROWS_SQUARED,
         METRIC_BATCH_ROW_SECONDS,
         METRIC_QUEUE_ROWS,

@@ -106,6 +106,9 @@ class BatchingStatus(ManifestModel):
         description="Why batches were released, in percent of them, e.g. full: 31, window: 69.",
         json_schema_extra={"x-kubernetes-preserve-unknown-fields": True},
     )
+    padding_percent: int | None = Field(
+        None, description="Share of padding in batches of rows of different lengths."
+    )
     busy_percent: int | None = Field(None, description="Share of time that lanes ran batches.")
     service_time: Text = Field("", description="Learned t(n), e.g. `10.0ms + 0.20ms/row`.")
     bottleneck: Text = Field("", description="What limits throughput at present, in one word.")

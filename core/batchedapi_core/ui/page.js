@@ -105,6 +105,7 @@ function figures(sums, method, seconds, replicas) {
     interval: most("batch_interval_seconds"),
     p50: quantile(0.5, latencies),
     p99: quantile(0.99, latencies),
+    padding: sum("batch_padded_lengths_total") ? 1 - sum("batch_lengths_total") / sum("batch_padded_lengths_total") : null,
     wait: sum("queue_wait_seconds_count") ? sum("queue_wait_seconds_sum") / sum("queue_wait_seconds_count") : null,
     meanRows: batches ? sum("batch_rows_sum") / batches : null,
     meanSeconds: batches ? sum("batch_seconds_sum") / batches : null,
@@ -312,11 +313,13 @@ let kept = []; // { sums, time, seconds, replicas }
 let answered = null;
 let reading = false;
 
-function tiles(now) {
+function tiles(now, shown) {
   const refused = Object.values(now.refused).reduce((a, b) => a + b, 0);
-  const shown = [["requests/s", short(now.requests)], ["rows/s", short(now.received)], ["refused rows/s", short(refused)], ["rows in a batch", short(now.meanRows)],
-    ["waiting rows", short(now.queue)], ["in flight", short(now.inFlight)], ["p50", ms(now.p50)], ["p99", ms(now.p99)], ["busy lanes", percent(now.busy)]];
-  byId("tiles").replaceChildren(...shown.map(([name, value]) => {
+  const padded = shown.some((one) => one.padding !== null);
+  const tiled = [["requests/s", short(now.requests)], ["rows/s", short(now.received)], ["refused rows/s", short(refused)], ["rows in a batch", short(now.meanRows)],
+    ["waiting rows", short(now.queue)], ["in flight", short(now.inFlight)], ["p50", ms(now.p50)], ["p99", ms(now.p99)], ["busy lanes", percent(now.busy)],
+    ...(padded ? [["padding", now.padding === null ? "–" : percent(now.padding)]] : [])];
+  byId("tiles").replaceChildren(...tiled.map(([name, value]) => {
     const tile = document.createElement("div");
     for (const [tag, text] of [["dt", name], ["dd", value]]) tile.append(Object.assign(document.createElement(tag), { textContent: text }));
     return tile;
@@ -344,7 +347,7 @@ function render() {
   const since = last.time - Number(byId("span").value);
   const shown = kept.filter((one) => one.time >= since).map((one) => ({ ...figures(one.sums, method, one.seconds, one.replicas), time: one.time }));
   const now = shown.at(-1);
-  tiles(now);
+  tiles(now, shown);
   const setting = `maxBatchSize ${short(now.largest)}, batchInterval ${ms(now.interval)}, ${short(now.lanes)} ${now.lanes === 1 ? "lane" : "lanes"}`;
   byId("why").textContent = FLEET ? [last.why, setting].filter(Boolean).join(" · ") : setting;
   for (const chart of CHARTS) chart.draw(shown);

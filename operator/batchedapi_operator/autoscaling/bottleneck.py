@@ -35,6 +35,8 @@ class Sums(NamedTuple):
     waited: float
     request_seconds: float
     answered: float
+    lengths: float
+    padded_lengths: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +188,12 @@ def release_percent(pods: Iterable[Rise]) -> dict[str, int]:
     shares = zip(contract.RELEASE_REASONS, released, strict=True)
     percent = {reason: round(100 * count / batches) for reason, count in shares if batches > 0}
     return {reason: share for reason, share in percent.items() if share}
+
+
+def padding_percent(pods: Iterable[Rise]) -> int | None:
+    """Padding in batches, in percent of their padded lengths; None: their rows have no lengths."""
+    sums = Counts.total(one.counts for one in pods).sums
+    return round(100 * (1 - sums.lengths / sums.padded_lengths)) if sums.padded_lengths else None
 
 
 # The evidence for the verdict on an API's bottleneck, out of what pods counted. Pure.

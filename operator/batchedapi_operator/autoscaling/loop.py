@@ -34,7 +34,7 @@ from batchedapi_operator.autoscaling.advice import (
     notes_of_advice,
     standing_in,
 )
-from batchedapi_operator.autoscaling.bottleneck import evidence_of, release_percent
+from batchedapi_operator.autoscaling.bottleneck import evidence_of, padding_percent, release_percent
 from batchedapi_operator.autoscaling.in_effect import (
     effective_of,
     policy_of,
@@ -434,6 +434,7 @@ class Autoscaler:
             ),
             watched.verdict,
             release_percent(pods),
+            padding_percent(pods),
             watched.target,
             watched.filling,
             is_tuned(api),

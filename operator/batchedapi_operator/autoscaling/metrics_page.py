@@ -206,6 +206,9 @@ class Counted:
     """From a request's last byte to its answer, summed over `answered`."""
     answered: float = 0.0
     """Requests."""
+    lengths: float = 0.0
+    padded_lengths: float = 0.0
+    """Of rows in batches; zero where they have none."""
     web_cpu: tuple[float, ...] = (0.0,) * contract.MAX_WEB_PROCESSES
     """CPU seconds of each web process by its number; all zero where they are not exported."""
     latencies: tuple[float, ...] = (0.0,) * len(contract.LATENCY_BUCKETS)
@@ -214,8 +217,9 @@ class Counted:
     def row(self) -> "array[float]":
         """All of them in one row, as `PodSample.further`."""
         plain = (self.queue_wait, self.waited, self.request_seconds, self.answered)
+        lengths = (self.lengths, self.padded_lengths)
         explaining = (*self.released, *self.rejected, *self.web_cpu, *self.latencies)
-        return array("d", (*plain, *explaining))
+        return array("d", (*plain, *lengths, *explaining))
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,6 +321,8 @@ class _SeriesSums:
             waited=self.total_or_zero(f"{wait}_count"),
             request_seconds=self.total_or_zero(f"{request}_sum"),
             answered=self.total_or_zero(f"{request}_count"),
+            lengths=self.total_or_zero(contract.METRIC_BATCH_LENGTHS),
+            padded_lengths=self.total_or_zero(contract.METRIC_BATCH_PADDED_LENGTHS),
             web_cpu=self.by_label(contract.METRIC_WEB_CPU_SECONDS, "process", _WEB_PROCESSES),
             latencies=self.by_label(f"{request}_bucket", "le", _LATENCIES),
         )

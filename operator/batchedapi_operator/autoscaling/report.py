@@ -3,7 +3,7 @@
 import math
 import re
 import zlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Literal, assert_never
@@ -179,6 +179,8 @@ class Look:
     """None: too little was seen since the operator started; what the status says stands."""
     released: Mapping[str, int] = field(default_factory=dict)
     """Batches by the reason of their release, in percent."""
+    padding: int | None = None
+    """In percent of what batches were padded to; None: none have lengths."""
     target: Told | None = None
     """Whether the latency target is met; None: there is none, or nothing is known."""
     filling: Told | None = None
@@ -341,19 +343,21 @@ def _batching(look: Look, before: Mapping[str, Any]) -> JsonObject:
     """Figures, the verdict and what released batches; `before` is what the status says."""
     load = look.decided.load
     batching, service = load.batching, load.service
+    known: tuple[tuple[str, float | None, Callable[[float], str | int]], ...] = (
+        ("meanRows", batching.mean_rows, "{:.1f}".format),
+        ("fillPercent", batching.fill_percent, round),
+        ("fullPercent", batching.full_share, lambda share: round(100 * share)),
+        (
+            "rowsPerSecond",
+            None if load.demand is None else load.demand.arrival_window,
+            "{:.1f}".format,
+        ),
+        ("batchesPerSecond", batching.batches_per_second, "{:.1f}".format),
+        ("paddingPercent", look.padding, round),
+        ("busyPercent", batching.busy, lambda share: round(100 * share)),
+    )
     figures: JsonObject = {"maxBatchSize": look.decided.policy.max_batch_size}
-    if batching.mean_rows is not None:
-        figures["meanRows"] = f"{batching.mean_rows:.1f}"
-    if batching.fill_percent is not None:
-        figures["fillPercent"] = round(batching.fill_percent)
-    if batching.full_share is not None:
-        figures["fullPercent"] = round(100 * batching.full_share)
-    if load.demand is not None:
-        figures["rowsPerSecond"] = f"{load.demand.arrival_window:.1f}"
-    if batching.batches_per_second is not None:
-        figures["batchesPerSecond"] = f"{batching.batches_per_second:.1f}"
-    if batching.busy is not None:
-        figures["busyPercent"] = round(100 * batching.busy)
+    figures |= {name: said(value) for name, value, said in known if value is not None}
     if service is not None:
         line = f"{1e3 * service.fixed:.1f}ms + {1e3 * service.per_row:.2f}ms/row"
         figures["serviceTime"] = line

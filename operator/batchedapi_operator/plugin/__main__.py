@@ -28,6 +28,7 @@ from batchedapi_operator.plugin.why import (
     history_table,
     joined,
     newest,
+    padding,
     recommendation,
     standing_aside,
 )
@@ -182,8 +183,8 @@ def why(
         if output == "json":
             click.echo(_json(decision))
             return
-        batching = recommendation(status)
-        click.echo("\n".join((explain_decision(decision), *(("", batching) if batching else ()))))
+        told = [text for text in (padding(status), recommendation(status)) if text]
+        click.echo("\n".join((explain_decision(decision), *(("", *told) if told else ()))))
         return
     older = read_decisions(operator_namespace, place, name, last)
     decisions = joined(decision, older)[:last]

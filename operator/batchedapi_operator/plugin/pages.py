@@ -72,6 +72,8 @@ class MethodFigures:
     p50: float | None
     """From a complete request to its answer; None without one, infinite beyond the last edge."""
     p99: float | None
+    padding: float | None = None
+    """Share of padded lengths, 0..1; None: rows have none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +190,7 @@ def _method(method: str, counted: Sequence[_PageCounts]) -> MethodFigures:
     def buckets(name: str) -> tuple[tuple[float, float], ...]:
         return _alone(one.by(f"{name}_bucket", method) for one in counted)
 
+    padded = total(contract.METRIC_BATCH_PADDED_LENGTHS)
     latencies = buckets(contract.METRIC_REQUEST_SECONDS)
     return MethodFigures(
         method="".join(c if c.isprintable() else "?" for c in method),
@@ -208,6 +211,7 @@ def _method(method: str, counted: Sequence[_PageCounts]) -> MethodFigures:
         mean_batch_seconds=mean(contract.METRIC_BATCH_SECONDS),
         p50=quantile(latencies, 0.5),
         p99=quantile(latencies, 0.99),
+        padding=1 - total(contract.METRIC_BATCH_LENGTHS) / padded if padded else None,
     )
 
 

@@ -32,6 +32,7 @@ _REPORTED: Final = (
     ("fullPercent", "{} % released full"),
     ("rowsPerSecond", "{} rows/s"),
     ("batchesPerSecond", "{} batches/s"),
+    ("paddingPercent", "{} % padding"),
     ("busyPercent", "lanes busy {} % of the time"),
 )
 """Figures of `status.batching`, and what each is."""
@@ -406,6 +407,7 @@ def _method_lines(figures: MethodFigures, terminal: Terminal, *, idle: bool) -> 
         yield from terminal.wrapped(took, "  ")
     told = (
         ("released", _shares(figures.released)),
+        ("padding", "" if figures.padding is None else f"{100 * figures.padding:.0f} %"),
         ("refused rows", ", ".join(f"{why} {rows:.0f}" for why, rows in figures.rejected.items())),
         ("answers", "" if set(figures.answered) <= {"200"} else _shares(figures.answered)),
     )

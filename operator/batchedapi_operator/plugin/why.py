@@ -80,6 +80,12 @@ def recommendation(status: Mapping[str, Any]) -> str:
     return f"recommended batching: {batching}{told['effect']}"
 
 
+def padding(status: Mapping[str, Any]) -> str:
+    """The share of padding in batches; empty where rows have no lengths."""
+    percent = (status.get("batching") or {}).get("paddingPercent")
+    return "" if percent is None else f"padding: {percent} % of what batches compute"
+
+
 def explain_decision(decision: Mapping[str, Any]) -> str:
     """A decision as its sentence, its terms and its clamps."""
     record = section(decision, "record")

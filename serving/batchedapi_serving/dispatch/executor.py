@@ -32,6 +32,7 @@ from batchedapi_core.batching import (
     SizeUnit,
     Trial,
     WaitUntil,
+    lengths_of,
     retry_after,
 )
 from batchedapi_serving.codecs import Answer, Codec, DecodedRequest, Receipt, Results, codec_for
@@ -329,6 +330,8 @@ class Executor:
             batch.rows, len(batch.requests), batch.size, now - batch.started,
             worker if result is Result.SUCCEEDED else None,
         )  # fmt: skip
+        if queue.batcher.surface is not None:
+            queue.recorder.padded(*lengths_of(batch.requests))
         if failed:
             self._failed(batch, meta, worker, now)
             self.decide(now)

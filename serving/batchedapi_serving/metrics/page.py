@@ -50,6 +50,12 @@ _COUNTERS: Final = (
         "Sum of rows^2 over requests received.",
     ),
     (contract.METRIC_BATCH_SIZE, slots.BATCH_SIZE, "Sizes of batches, as maxBatchSize counts."),
+    (contract.METRIC_BATCH_LENGTHS, slots.LENGTHS, "Lengths of rows in batches."),
+    (
+        contract.METRIC_BATCH_PADDED_LENGTHS,
+        slots.PADDED_LENGTHS,
+        "The same, padded to the longest.",
+    ),
     (contract.METRIC_BATCH_ROWS_SQUARED, slots.ROWS_SQUARED, "Sum of rows^2 over batches."),
     (contract.METRIC_BATCH_ROW_SECONDS, slots.ROW_SECONDS, "Sum of rows * seconds over batches."),
     (contract.METRIC_LANE_BUSY_SECONDS, slots.LANE_BUSY, "Seconds that lanes ran batches."),

@@ -128,6 +128,11 @@ class MethodRecorder:
         if succeeded is not None:
             self._replica[slots.ANSWERED + succeeded] += 1.0
 
+    def padded(self, rows: int, longest: int, own: int) -> None:
+        """It was of rows that have lengths: the longest, and their sum."""
+        self._slots[slots.LENGTHS] += own
+        self._slots[slots.PADDED_LENGTHS] += rows * longest
+
 
 class WebRecorder(MethodRecorder):
     """Counts for a web process whose queue is elsewhere: requests alone, no batches."""

@@ -47,6 +47,8 @@ class Situation:
         self.cost_each: float | None = None
         """Of every row; None: an older replica, which exports no sizes."""
         self.max_batch_size = 16
+        self.extra = ""
+        """More lines of a page, with places for the rows that ran and four times as many."""
         self.meanwhile: Callable[[], None] = lambda: None
         """What happens while pods are asked."""
         self.metrics = OperatorMetrics()
@@ -97,6 +99,7 @@ class Situation:
             seconds=batches * seconds_each,
             full=0,
             max_batch_size=self.max_batch_size,
+            extra=self.extra.format(rows=rows, padded=4 * rows),
         )
         return [
             parse_page(text, pod.uid, time=self.now, unix_time=4600.0 + self.now) for pod in pods

@@ -17,6 +17,7 @@ from batchedapi_operator.autoscaling.bottleneck import (
     Counts,
     Tally,
     evidence_of,
+    padding_percent,
     release_percent,
 )
 from batchedapi_operator.autoscaling.in_effect import refusal_of, samples_of
@@ -25,11 +26,13 @@ from batchedapi_operator.autoscaling.metrics_page import MetricsPage, parse_page
 POLICY = ScalingPolicy(min_replicas=1, max_replicas=5, max_batch_size=16, batch_interval=0.005)
 
 
-def at(seconds: float, scale: float, *, start: float = 1000.0, uid: str = "uid") -> MetricsPage:
+def at(
+    seconds: float, scale: float, *, start: float = 1000.0, uid: str = "uid", extra: str = ""
+) -> MetricsPage:
     """A page whose counters are `scale` times those of a plain one."""
     text = page(
         received=100 * scale, batches=10 * scale, rows=100 * scale, full=2 * scale,
-        seconds=1.0 * scale, start=start,
+        seconds=1.0 * scale, start=start, extra=extra,
     )  # fmt: skip
     return parse_page(text, uid, time=seconds, unix_time=1060.0 + seconds)
 
@@ -85,6 +88,25 @@ def test_counters_of_pods_are_compared_with_themselves_and_added() -> None:
     assert (400, 40, 400) == total_of(tally).sums[:3]
     assert {"full": 20, "interval": 80} == release_percent(tally.by_pod())
     assert 5.0 == tally.seconds
+
+
+def test_padding_is_counted_over_all_pods_since_the_window_began() -> None:
+    """300 of 400 padded lengths were the rows' own; an API without lengths has no share."""
+
+    def counted(scale: float, own: float, padded: float, uid: str = "uid") -> MetricsPage:
+        extra = (
+            f'batchedapi_batch_lengths_total{{method="predict"}} {own}\n'
+            f'batchedapi_batch_padded_lengths_total{{method="predict"}} {padded}\n'
+        )
+        return at(5.0 * scale, scale, uid=uid, extra=extra)
+
+    tally = tally_of(
+        (0.0, {"a": counted(0.0, 50, 500), "b": counted(0.0, 0, 0, "other")}),
+        (5.0, {"a": counted(1.0, 150, 650), "b": counted(1.0, 200, 250, "other")}),
+    )
+
+    assert 25 == padding_percent(tally.by_pod())
+    assert padding_percent(tally_of((0.0, {"a": at(0.0, 1.0)})).by_pod()) is None
 
 
 def test_a_pod_that_started_anew_counts_from_there() -> None:
@@ -191,9 +213,14 @@ async def test_the_verdict_and_the_release_reasons_are_in_the_status() -> None:
     waiting = Situation(autoscaling={"maxReplicas": 1})
     waiting.rate = 300.0
 
+    waiting.extra = (
+        'batchedapi_batch_lengths_total{{method="predict"}} {rows}\n'
+        'batchedapi_batch_padded_lengths_total{{method="predict"}} {padded}\n'
+    )
     await waiting.run(90)
 
     batching = waiting.status["batching"]
+    assert 75 == batching["paddingPercent"]
     assert ("BatchInterval", {"interval": 100}) == (
         batching["bottleneck"],
         batching["releaseReasons"],

@@ -193,6 +193,18 @@ def test_the_newest_decision_needs_nothing_but_the_api() -> None:
 
 
 @pytest.mark.usefixtures("apiserver")
+def test_padding_and_what_is_recommended_come_last(cluster: Cluster) -> None:
+    """Neither is of the decision."""
+    told = {"batching": {"paddingPercent": 31}, "recommendation": {"effect": "none needed"}}
+    cluster.objects[API] = {"status": STATUS["status"] | told}
+
+    assert (
+        "\n\npadding: 31 % of what batches compute\nrecommended batching: none needed\n"
+        in why().output
+    )
+
+
+@pytest.mark.usefixtures("apiserver")
 @pytest.mark.parametrize(
     ("policy", "first"),
     [

@@ -41,6 +41,21 @@ def test_figures_are_of_the_time_between_the_pages() -> None:
     assert {} == window.methods[0].rejected
 
 
+def test_the_share_of_padding_is_of_the_time_between_the_pages() -> None:
+    """Rows that have lengths; of others there is none."""
+    lengths = (
+        'batchedapi_batch_lengths_total{{method="predict"}} {}\n'
+        'batchedapi_batch_padded_lengths_total{{method="predict"}} {}\n'
+    )
+    before, after = lengths.format(90, 100), lengths.format(120, 140)
+
+    (found,) = figures_of([reading(page(extra=before), page(batches=14, extra=after))]).methods
+    (without,) = figures_of([reading(page(), page(batches=14))]).methods
+
+    assert 0.25 == found.padding
+    assert without.padding is None
+
+
 def test_replicas_are_added_each_by_its_own_time() -> None:
     """One that answers late was counted for longer; queues and what is in flight are sums."""
     two = [

@@ -72,6 +72,7 @@ API: Final[JsonObject] = {
             "meanRows": "6.5",
             "maxBatchSize": 8,
             "fullPercent": 54,
+            "paddingPercent": 31,
             "rowsPerSecond": "1303.0",
             "batchesPerSecond": "201.0",
             "releaseReasons": {"full": 54, "early": 46},
@@ -124,6 +125,7 @@ FIGURES: Final = MethodFigures(
     mean_batch_seconds=0.01152,
     p50=0.0214,
     p99=math.inf,
+    padding=0.31,
 )
 SEEN: Final = ScreenData(
     api=API,
@@ -159,6 +161,7 @@ predict: 6.5 rows each; at most 8, batchInterval 10 ms
   answered within 21.4 ms (p50), over 30 s (p99); on average 8.1 ms in the
   queue, 11.5 ms in a batch
   released: full 54 %, early 46 %
+  padding: 31 %
   refused rows: latency 1
   answers: 200 100 %, 429 < 1 %
 
@@ -190,7 +193,8 @@ def test_without_pages_the_figures_are_the_operator_s() -> None:
     assert "REPLICAS  5 wanted, 4 ready, 0 of the newest revision" in shown
     assert (
         "BATCHES  by the operator's last report\n"
-        "6.5 rows each; at most 8; 54 % released full; 1303.0 rows/s; 201.0 batches/s\n"
+        "6.5 rows each; at most 8; 54 % released full; 1303.0 rows/s; 201.0 batches/s; 31\n"
+        "  % padding\n"
         "released: full 54 %, early 46 %\n"
     ) in shown
     assert shown.endswith("\n\nmissing: no pages: you may not")

@@ -15,6 +15,7 @@ from batchedapi_operator.plugin.why import (
     NoDecisionError,
     explain_decision,
     newest,
+    padding,
 )
 
 
@@ -32,6 +33,12 @@ def test_it_prints_the_sentence_the_terms_and_the_clamps() -> None:
     assert "MinReplicas" in told
     assert "1 -> 3" in told
     assert all(label in told for label, _ in TERMS)
+
+
+def test_padding_is_told_where_rows_have_lengths() -> None:
+    """Of none there is nothing to tell; 0 % is a figure."""
+    assert "padding: 0 % of what batches compute" == padding({"batching": {"paddingPercent": 0}})
+    assert "" == padding({}) == padding({"batching": {}})
 
 
 def test_every_term_it_names_is_one_of_core() -> None:

@@ -8,7 +8,7 @@ import pytest
 from batchedapi_core.batching import LaneChoice, Strategy
 from batchedapi_serving.errors import LateError, NoSuchRouteError, NotReadyError, QueueFullError
 from batchedapi_serving.metrics import slots
-from batchedapi_serving.predictor import MethodSpec
+from batchedapi_serving.predictor import MethodSpec, SizeOf
 from batchedapi_serving.settings import BatchingSettings
 from dispatching import World, echo
 
@@ -228,6 +228,22 @@ async def test_a_batch_is_full_when_its_rows_cost_so_much() -> None:
 
     assert {"predictions": list(range(5))} == asked.body
     assert [[0, 1], [2], [3], [4]] == sorted(world.batches)
+
+
+@pytest.mark.parametrize(("size_of", "counted"), [(SizeOf.length(), (12, 24)), (None, (0, 0))])
+async def test_padding_is_counted_of_rows_that_have_lengths(
+    size_of: SizeOf | None, counted: tuple[int, int]
+) -> None:
+    """Rows of 8, 1 and 3 in one batch are three of 8; without `size_of` nobody knows."""
+    spec = MethodSpec("predict", batched=True, max_batch_size=30, size_of=size_of)
+    world = World(methods=[(spec, echo)], max_batch_size=None)
+
+    texts = ["a" * 8, "a", "aaa"]
+    asked = [world.ask_rows([one], sizes=size_of and [len(one)]) for one in texts]
+    await asyncio.sleep(1)
+
+    assert [{"predictions": [one]} for one in texts] == [one.body for one in asked]
+    assert counted == tuple(map(world.counted, (slots.LENGTHS, slots.PADDED_LENGTHS)))
 
 
 @pytest.mark.parametrize("choice", LaneChoice)

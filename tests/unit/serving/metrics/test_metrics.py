@@ -146,6 +146,17 @@ def test_the_page_says_what_was_recorded(batches: list[Any]) -> None:
     )
 
 
+def test_padding_is_what_the_longest_row_adds_to_the_others() -> None:
+    """1 - lengths / padded lengths is its share: rows of 2, 2 and 8, then two of 5."""
+    memory, recorder = ready()
+
+    recorder.padded(3, 8, 12)
+    recorder.padded(2, 5, 10)
+
+    assert 22.0 == value(memory, contract.METRIC_BATCH_LENGTHS)
+    assert 34.0 == value(memory, contract.METRIC_BATCH_PADDED_LENGTHS)
+
+
 def test_the_cpu_time_of_every_web_process_that_ran_has_a_series() -> None:
     """One of several may be out of CPU alone; sixteen series for the usual one would be a waste."""
     memory = fresh()
@@ -351,7 +362,7 @@ def test_slots_do_not_overlap() -> None:
         (slots.ANSWERED, contract.MAX_PROCESSES),
     ]
     block = [
-        (slots.LANES, 15),
+        (slots.LANES, 17),
         (slots.BATCHES, len(contract.RELEASE_REASONS)),
         (slots.REQUESTS, len(contract.STATUS_CODES)),
         (slots.REJECTED, len(contract.REJECTION_REASONS)),
