@@ -1,5 +1,6 @@
 """The rate that one replica truly holds, and the price that a clairvoyant would pay."""
 
+import functools
 from dataclasses import replace
 
 import pytest
@@ -17,8 +18,11 @@ from batchedapi_core.simulation import (
 )
 
 EMB = NoisyService(0.025, 0.005, 32, 0.020, 0.500)
+held = functools.cache(max_rate)
+"""Minutes of load for each service, and several tests ask for the same."""
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize(
     ("service", "expected"),
     [
@@ -31,9 +35,10 @@ def test_the_rate_of_one_replica_is_that_of_the_reference(
     service: NoisyService, expected: float
 ) -> None:
     """The three services of docs/decisions/0003, found by another simulator."""
-    assert expected == pytest.approx(max_rate(service), rel=0.02)
+    assert expected == pytest.approx(held(service), rel=0.02)
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize(
     "service",
     [
@@ -55,12 +60,12 @@ def test_the_formula_of_capacity_is_near_what_a_replica_holds(service: NoisyServ
         quantile=0.99,
     )
 
-    assert 1.0 == pytest.approx(planned.rows_per_second / max_rate(service), abs=0.15)
+    assert 1.0 == pytest.approx(planned.rows_per_second / held(service), abs=0.15)
 
 
 def test_at_that_rate_the_target_holds_and_above_it_does_not() -> None:
     """The definition, checked with another seed."""
-    rate = max_rate(EMB)
+    rate = held(EMB)
 
     below, above = (
         simulate(EMB, PoissonTrace(lambda _, load=load: load, 120.0), None, seed=9)  # type: ignore[misc]  # a default binds the loop's value

@@ -109,6 +109,7 @@ def test_the_rest_of_a_replica_limits_what_its_batches_could_do() -> None:
     assert 20.0 == forecast(task(ceiling=20.0), SLOW, OWN).goodput
 
 
+@pytest.mark.no_cover
 def test_the_search_is_within_5_percent_of_every_size_and_interval() -> None:
     """F7, on one curve."""
     searched = choose(list(explore(task())), OWN)
