@@ -14,12 +14,12 @@ in a process that was forked from it, and on another loop.
 """
 
 import asyncio
+import contextlib
 import functools
 import logging
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Self
 
 import orjson
@@ -170,7 +170,7 @@ class QueueClient:
             ServingError: see `predict`; it is of all rows.
         """
         line = self._line(name)
-        async with line:
+        with line.used():
             await line.known(name, self._timeout)
             served = line.engine.served(method)
             plain = [row.tolist() if hasattr(row, "tolist") else row for row in rows]
@@ -215,12 +215,7 @@ class QueueClient:
         """Nothing is connected yet."""
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """See close."""
         await self.close()
 
@@ -240,7 +235,7 @@ class QueueClient:
 
 
 class _Line:
-    """To the queue of one API; `async with` it, who uses it."""
+    """To the queue of one API."""
 
     def __init__(
         self, settings: ReplicaSettings, queue: QueueSettings, unused: "Callable[[_Line], None]"
@@ -264,20 +259,18 @@ class _Line:
         self._running = asyncio.create_task(self.engine.run())
         self._running.add_done_callback(self._over)
 
-    async def __aenter__(self) -> Self:
-        """It is not closed meanwhile."""
+    @contextlib.contextmanager
+    def used(self) -> Iterator[None]:
+        """It is not closed within, but a while after the last; at once if there are no workers."""
         self._users += 1
         if self._idle is not None:
             self._idle.cancel()
-        return self
+        try:
+            yield
+        finally:
+            self._let_go()
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """It is closed a while after the last one has gone; at once if there are no workers."""
+    def _let_go(self) -> None:
         self._users -= 1
         if not self._users and not self.ended:
             known = self._known.is_set() or self.engine.line.why or not self.engine.line.connected

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -43,6 +43,16 @@ def process_memory(pid: int, proc: Path = Path("/proc")) -> int | None:
             return int(line.split()[1]) * 1024
     resident = _text(proc / str(pid) / "statm").split()
     return int(resident[1]) * os.sysconf("SC_PAGE_SIZE") if resident else None
+
+
+def memory_of_each(pids: Sequence[int], shared: int | None) -> float | None:
+    """Bytes of the largest process, with its part of those of `shared`; None: none is there.
+
+    Pages that processes share count once in all of them together.
+    """
+    sizes = [size for size in map(process_memory, pids) if size is not None]
+    server = 0 if shared is None else process_memory(shared) or 0
+    return max(sizes) + server / len(sizes) if sizes else None
 
 
 def cpu_seconds(pids: Iterable[int], proc: Path = Path("/proc")) -> float:

@@ -274,7 +274,10 @@ class Broker:
         spoilt = [key for key, one in zip(keys, said, strict=True) if _spoilt(one)]
         if spoilt:
             await self._delete(spoilt)
-        return _unless(said, expected)
+        for one in said:
+            if isinstance(one, RedisError) and not expected(one):
+                raise one
+        return list(said)
 
     async def _delete(self, keys: Sequence[str]) -> None:
         await self._looks.delete(*keys)
@@ -614,18 +617,6 @@ def _not_there(said: Any) -> bool:
     return isinstance(said, ResponseError) and any(
         words in str(said) for words in ("NOGROUP", "no such key")
     )
-
-
-def _unless(said: Sequence[Any], expected: Callable[[Any], bool]) -> list[Any]:
-    """The answers to several commands.
-
-    Raises:
-        RedisError: one failed in another way than is `expected`.
-    """
-    for one in said:
-        if isinstance(one, RedisError) and not expected(one):
-            raise one
-    return list(said)
 
 
 def _waiting(groups: Any, length: int) -> tuple[int, str | None]:

@@ -337,7 +337,8 @@ class QueueEngine(MethodTable[QueueMethod]):
         """
         super().__init__()
         unreadable = Unreadable(recorder.unreadable)
-        self.line: Final = Line(uuid.uuid4().hex, broker, unreadable, self._begin_hold)
+        self.hold: Final = Hold(self._give_up)
+        self.line: Final = Line(uuid.uuid4().hex, broker, unreadable, self.hold.begin)
         self._settings = settings
         self._recorder = recorder
         self._ready = ready
@@ -347,7 +348,6 @@ class QueueEngine(MethodTable[QueueMethod]):
         self._deadlines = Deadlines(Clock(loop, now), self._in_flight, list, lambda _: None)
         self._clients: dict[Client, int] = {}
         self._unreachable = unreachable
-        self.hold: Final = Hold(self._give_up)
         self._lengths = StreamLengths()
         self._offered = Offered(settings, unreadable)
 
@@ -456,9 +456,6 @@ class QueueEngine(MethodTable[QueueMethod]):
         """Whoever waits has been answered: nothing is kept for this process."""
         self.hold.end()
         await self.line.leave()
-
-    def _begin_hold(self) -> None:
-        self.hold.begin()
 
     def _give_up(self) -> None:
         log.error("requests are refused", extra={"error": str(self.line.why)})

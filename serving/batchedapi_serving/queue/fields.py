@@ -73,20 +73,12 @@ def are_whole(value: object) -> bool:
     return isinstance(value, list) and all(map(is_whole, value))
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
+def _is(kind: type) -> Fits:
+    return lambda value: isinstance(value, kind)
 
 
-def _is_flag(value: object) -> bool:
-    return isinstance(value, bool)
-
-
-def _is_list(value: object) -> bool:
-    return isinstance(value, list)
-
-
-def _is_object(value: object) -> bool:
-    return isinstance(value, dict)
+_is_text: Final = _is(str)
+_is_flag: Final = _is(bool)
 
 
 def _is_there(value: object) -> bool:
@@ -201,11 +193,11 @@ WORKER: Final[Mapping[str, Fits]] = {
     ),
 }
 METHODS: Final[Mapping[str, Fits]] = {
-    "methods": _each(_is_object),
+    "methods": _each(_is(dict)),
     "default": _or(_is_text, None),
     "at": _is_number,
 }
-_is_tensors: Final = _each(_list(_is_text, _is_text, _is_list, _is_flag))
+_is_tensors: Final = _each(_list(_is_text, _is_text, _is(list), _is_flag))
 METHOD: Final[Mapping[str, Fits]] = {
     "name": lambda name: _is_text(name) and bool(name.removesuffix(METHOD_BATCH).isidentifier()),
     "batched": _is_flag,

@@ -18,7 +18,7 @@ from batchedapi_core.placement import (
     cpu_threads,
 )
 from batchedapi_serving.errors import LoadError
-from batchedapi_serving.hardware import VISIBLE
+from batchedapi_serving.hardware import VISIBLE, memory_of_each
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.oom import read_oom_kills
 from batchedapi_serving.orphans import WORKER_INDEX
@@ -109,14 +109,16 @@ class ModelProcesses:
         return [child.pid for child in self.children if child.pid is not None]
 
     @property
-    def settled(self) -> bool:
-        """Whether the memory of each says what all take: shared, it is less with each more."""
-        return self._server.process.pid is None or len(self._loaded) == len(self.children)
-
-    @property
     def fork_server(self) -> Child:
         """The process that the others are forked from, if there is one."""
         return self._server.process
+
+    def memory(self) -> float | None:
+        """As `memory_of_each`; None while it is shared, and less for each with each more."""
+        shared = self._server.process.pid
+        if shared is not None and len(self._loaded) < len(self.children):
+            return None
+        return memory_of_each(self.pids, shared)
 
     def kill(self, pid: int) -> None:
         """End the model process `pid`, if it still is one."""

@@ -6,13 +6,13 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from batchedapi_core import contract
 from batchedapi_core.placement import AdviceReason, Situation, advise
 from batchedapi_serving.errors import LoadError
-from batchedapi_serving.hardware import cpu_seconds, memory_limit, process_memory, usable_cpus
+from batchedapi_serving.hardware import cpu_seconds, memory_limit, usable_cpus
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.metrics.page import Part
 from batchedapi_serving.model_source import FETCH
@@ -135,12 +135,7 @@ class Supervisor:
         if models is not None:
             advise_on(settings.processes, self._cpus, None)
             keeping = life.kept("keeper of model processes", self._load_and_keep(models))
-
-            def measure() -> float | None:
-                shared = models.fork_server.pid
-                return memory_of_each(models.pids, shared) if models.settled else None
-
-            watch = watch_memory(settings.processes, self._cpus, measure, self._memory)
+            watch = watch_memory(settings.processes, self._cpus, models.memory, self._memory)
             tasks += [keeping, life.kept("watch of memory", watch)]
         try:
             await life.draining.wait()
@@ -303,16 +298,6 @@ def advise_on(processes: int, cpus: float, process_memory: float | None) -> None
     for advice in advise(situation):
         if advice.reason is wanted:
             log.warning("advice", extra={"reason": advice.reason.value, "text": advice.text})
-
-
-def memory_of_each(pids: Sequence[int], shared: int | None) -> float | None:
-    """Bytes of the largest process, with its part of those of `shared`; None: none is there.
-
-    Pages that processes share count once in all of them together.
-    """
-    sizes = [size for size in map(process_memory, pids) if size is not None]
-    server = 0 if shared is None else process_memory(shared) or 0
-    return max(sizes) + server / len(sizes) if sizes else None
 
 
 async def watch_memory(

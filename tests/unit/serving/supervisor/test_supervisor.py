@@ -6,9 +6,10 @@ import os
 
 import pytest
 
+from batchedapi_serving.hardware import memory_of_each
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.supervisor import supervisor
-from batchedapi_serving.supervisor.supervisor import advise_on, memory_of_each, watch_memory
+from batchedapi_serving.supervisor.supervisor import advise_on, watch_memory
 
 NOBODY = 2**22 + 1
 """Above any pid."""
