@@ -10,18 +10,3 @@ from batchedapi_core.bottleneck.diagnose import diagnose
 from batchedapi_core.bottleneck.evidence import BottleneckEvidence, Finding, Kind, PodLoad, Verdict
 from batchedapi_core.bottleneck.service_level import Filling, Level, Told, batches_fill, target_met
 from batchedapi_core.bottleneck.unpressed import SHORTEST_WINDOW
-
-__all__ = [
-    "SHORTEST_WINDOW",
-    "BottleneckEvidence",
-    "Filling",
-    "Finding",
-    "Kind",
-    "Level",
-    "PodLoad",
-    "Told",
-    "Verdict",
-    "batches_fill",
-    "diagnose",
-    "target_met",
-]

@@ -27,27 +27,3 @@ from batchedapi_core.simulation.fleet import (
 )
 from batchedapi_core.simulation.replica import NoisyService, Pace
 from batchedapi_core.simulation.trace import PoissonTrace, RecordedTrace, StepTrace, Trace
-
-__all__ = [
-    "STARTUP",
-    "Balancer",
-    "CapacityController",
-    "Clairvoyant",
-    "Controller",
-    "NoisyService",
-    "Outcome",
-    "Pace",
-    "PinnedConnections",
-    "PoissonTrace",
-    "RecordedTrace",
-    "ReplicaChoice",
-    "Second",
-    "SimulatedFleet",
-    "SimulatedPod",
-    "StepTrace",
-    "Trace",
-    "at_random",
-    "clairvoyant",
-    "max_rate",
-    "simulate",
-]

@@ -27,24 +27,6 @@ from batchedapi_serving.codecs.tensor_codec import TensorCodec
 from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.settings import MethodSettings
 
-__all__ = [
-    "Answer",
-    "Codec",
-    "Collated",
-    "DecodedRequest",
-    "Encoded",
-    "Head",
-    "ItemResults",
-    "Receipt",
-    "Reply",
-    "RequestHead",
-    "Results",
-    "TensorResults",
-    "Wire",
-    "codec_for",
-    "codec_of",
-]
-
 
 def codec_for(
     method: MethodSpec, settings: MethodSettings, api_name: str, receipts: Receipts = Receipts.OFF
