@@ -20,6 +20,8 @@ from batchedapi_core.simulation import (
 
 EMB = NoisyService(0.025, 0.005, 32, 0.020, 0.500)
 STEP = StepTrace((0.0, 60.0, 180.0), (100.0, 600.0, 100.0), 300.0)
+EASY = StepTrace((0.0, 60.0, 180.0), (10.0, 60.0, 10.0), 300.0)
+"""Where only births and ends of replicas are looked at."""
 
 
 @dataclass
@@ -36,8 +38,8 @@ class Scripted:
 
 
 def run(controller: Scripted) -> Outcome:
-    """The step from 100 to 600 rows/s and back."""
-    return simulate(EMB, STEP, controller, startup=(20.0, 40.0), max_replicas=10)
+    """Five minutes of an easy load."""
+    return simulate(EMB, EASY, controller, startup=(20.0, 40.0), max_replicas=10)
 
 
 @pytest.mark.parametrize("strategy", [Strategy.FIXED, Strategy.WINDOW])
@@ -127,7 +129,7 @@ def test_limits_bind_whatever_the_controller_asks_for() -> None:
     """A baseline needs no clamps of its own."""
     controller = Scripted(lambda now: 1000 if now < 100 else -5)
 
-    outcome = simulate(EMB, STEP, controller, replicas=3, min_replicas=2, max_replicas=7)
+    outcome = simulate(EMB, EASY, controller, replicas=3, min_replicas=2, max_replicas=7)
 
     assert {7, 2} == {choice.desired for choice in outcome.replicas}
     assert (2, 7) == (controller.seen[0].min_replicas, controller.seen[0].max_replicas)
