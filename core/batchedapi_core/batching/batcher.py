@@ -189,6 +189,14 @@ class Batcher:
         rows, longest, own = lengths_of(requests)
         return surface.at_least(rows, longest, own)
 
+    @property
+    def learned(self) -> tuple[float, float, float]:
+        """Seconds of a batch, of each of its rows, and of each unit of the length of a row."""
+        if self.surface is None or not self.surface.known:
+            return self.service.line.fixed, self.service.line.per_row, 0.0
+        found = self.surface.surface
+        return found.fixed, found.per_row, found.per_padded + found.per_own
+
     def group(self, shape: Hashable, most: int, now: float) -> Group | None:
         """The next batch of a shape, of like lengths, while others are left; see `best_group`.
 

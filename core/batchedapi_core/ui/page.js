@@ -82,7 +82,7 @@ function quantile(share, counted) {
 function figures(sums, method, seconds, replicas) {
   const get = (name, label) => pick(sums, `batchedapi_${name}`, method, label);
   const sum = (name) => total(get(name));
-  const most = (name) => Math.max(0, ...[...sums.values()].filter((one) => one.name === `batchedapi_${name}` && (one.labels.method ?? method) === method).map((one) => one.most));
+  const most = (name, term) => Math.max(0, ...[...sums.values()].filter((one) => one.name === `batchedapi_${name}` && (one.labels.method ?? method) === method && one.labels.term === term).map((one) => one.most));
   const per = (pairs) => Object.fromEntries(pairs.map(([label, value]) => [label, value / seconds]));
   const batches = sum("batch_rows_count");
   const latencies = buckets(get("request_seconds_bucket", "le"));
@@ -109,17 +109,17 @@ function figures(sums, method, seconds, replicas) {
     wait: sum("queue_wait_seconds_count") ? sum("queue_wait_seconds_sum") / sum("queue_wait_seconds_count") : null,
     meanRows: batches ? sum("batch_rows_sum") / batches : null,
     meanSeconds: batches ? sum("batch_seconds_sum") / batches : null,
-    // of which t(n) = fixed + each n is made, as the autoscaler does
-    sums: [batches, sum("batch_rows_sum"), sum("batch_rows_squared_total"), sum("batch_seconds_sum"), sum("batch_row_seconds_total")],
+    learned: ["batch", "row", "length"].map((term) => most("service_time_seconds", term)),
+    lengths: sum("batch_lengths_total"),
   };
 }
 
-function line(all) {
-  const [n, x, xx, y, xy] = all.reduce((sums, one) => sums.map((sum, i) => sum + one.sums[i]), [0, 0, 0, 0, 0]);
-  const spread = n * xx - x * x;
-  if (!n || spread <= 1e-9 * n * xx) return null; // batches of one size have no slope
-  const each = (n * xy - x * y) / spread;
-  return { fixed: (y - each * x) / n, each };
+// t(n) as the replica has learned it; of rows that have lengths, for the mean length, half and twice.
+function lines(shown) {
+  const [fixed, row, length] = shown.at(-1)?.learned ?? [0, 0, 0];
+  const [lengths, rows] = shown.reduce(([a, b], one) => [a + one.lengths, b + one.run * one.seconds], [0, 0]);
+  const drawn = length && lengths ? [0.5, 1, 2].map((times) => (times * lengths) / rows) : [0];
+  return drawn.map((each) => ({ fixed, each: row + length * each, of: each ? ` that is ${short(each)} long` : "" }));
 }
 
 // ---------------------------------------------------------------- numbers as people read them
@@ -297,12 +297,11 @@ const CHARTS = [
     ["rows waiting", shown.map((one) => one.queue)], ["requests in flight", shown.map((one) => one.inFlight)]]),
   new Chart("Release reasons", "share of batches by what let them go", (value) => (value === null || value === undefined ? "–" : percent(value)),
     (shown) => stacked(shown, "reasons", REASONS, true), { y: () => [0, 1] }),
-  new Chart("t(n): time of a batch by its rows", "each point is a second; the line is what is learned: fixed + per row", ms, (shown) => {
+  new Chart("t(n): time of a batch by its rows", "each point is a second; the line is what is learned: fixed + per row, of rows of several lengths one for each", ms, (shown) => {
     const points = shown.filter((one) => one.meanRows !== null).sort((a, b) => a.meanRows - b.meanRows);
-    const fit = line(shown);
     const at = points.map((one) => one.meanRows);
-    const label = fit ? `${ms(fit.fixed)} + ${ms(fit.each)} a row` : "line: batches of one size alone";
-    return [at, ["measured", points.map((one) => one.meanSeconds), { points: true }], [label, at.map((n) => (fit ? fit.fixed + fit.each * n : null))]];
+    return [at, ["measured", points.map((one) => one.meanSeconds), { points: true }],
+      ...lines(shown).map(({ fixed, each, of }) => [`${ms(fixed)} + ${ms(each)} a row${of}`, at.map((n) => fixed + each * n)])];
   }, { x: short, xLabel: "rows", y: fromZeroMs }),
   new Chart("Answers", "requests per second by status", short, (shown) => stacked(shown, "answers", CODES, false)),
 ];

@@ -70,6 +70,8 @@ _SIZES: Final = (
     (contract.METRIC_BATCH_REQUESTS, slots.BATCH_REQUESTS, "Requests of a batch."),
 )
 _LABELED: Final = (
+    (contract.METRIC_SERVICE_TIME, "term", contract.SERVICE_TIME_TERMS, slots.SERVICE_TIME,
+     "Learned: n rows of length L take batch + n * (row + L * length)."),
     (contract.METRIC_BATCHES, "reason", contract.RELEASE_REASONS, slots.BATCHES,
      "Batches by the reason of their release."),
     (contract.METRIC_REQUESTS, "code", contract.STATUS_CODES, slots.REQUESTS,
@@ -240,11 +242,12 @@ def _gauges_and_counters(methods: Sequence[_Method], *, shared: bool) -> Iterato
                 family.add_metric((method.name,), method.values[slot])
             yield family
     for name, label, members, first, text in _LABELED:
-        counter = CounterMetricFamily(name, text, labels=("method", label))
+        kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+        labeled = kind(name, text, labels=("method", label))
         for method in methods:
             for i, member in enumerate(members):
-                counter.add_metric((method.name, str(member)), method.values[first + i])
-        yield counter
+                labeled.add_metric((method.name, str(member)), method.values[first + i])
+        yield labeled
 
 
 def _histograms(methods: Sequence[_Method]) -> Iterator[Metric]:

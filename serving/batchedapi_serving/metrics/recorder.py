@@ -49,6 +49,11 @@ class MethodRecorder:
         memory[slots.MAX_BATCH_SIZE] = max_batch_size
         memory[slots.BATCH_INTERVAL] = batch_interval
 
+    def learned(self, terms: Sequence[float]) -> None:
+        """Seconds, as contract.SERVICE_TIME_TERMS."""
+        for slot, seconds in enumerate(terms, slots.SERVICE_TIME):
+            self._slots[slot] = seconds
+
     def queued(self, requests: int, rows: int, oldest: float, in_flight: int) -> None:
         """The state of a queue elsewhere, `oldest` in seconds, and requests not answered here."""
         memory = self._slots

@@ -79,6 +79,7 @@ LENGTHS: Final = _block.take()
 PADDED_LENGTHS: Final = _block.take()
 BATCH_INTERVAL: Final = _block.take()
 ONE_BY_ONE: Final = _block.take()
+SERVICE_TIME: Final = _block.take(len(contract.SERVICE_TIME_TERMS))
 QUEUE_OLDEST: Final = _block.take()
 """Seconds since the first of those came who wait in a queue elsewhere."""
 QUEUE_REQUESTS: Final = _block.take()

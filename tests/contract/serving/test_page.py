@@ -2,10 +2,12 @@
 
 import asyncio
 import http.client
+import itertools
+import json
 import os
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -64,16 +66,17 @@ def replica(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replica]:
 
 
 @contextmanager
-def clients(port: int, number: int) -> Iterator[None]:
-    """So many, each of which asks again once it was answered."""
+def clients(port: int, number: int, rows: Sequence[object] = ([1, 2, 3, 4],)) -> Iterator[None]:
+    """So many, each of which asks again once it was answered, for these rows in turn."""
     stop = threading.Event()
+    bodies = itertools.cycle([json.dumps(row) for row in rows])
 
     def ask() -> None:
         connection = http.client.HTTPConnection(HOST, port, timeout=30)
         while not stop.is_set():
             with suppress(OSError, http.client.HTTPException):
                 headers = {"content-type": "application/json"}
-                connection.request("POST", "/predict", body="[1, 2, 3, 4]", headers=headers)
+                connection.request("POST", "/predict", body=next(bodies), headers=headers)
                 connection.getresponse().read()
                 continue
             connection.close()
@@ -135,6 +138,24 @@ def test_a_replica_under_load_shows_its_batches(
         )
         assert [] == [chart for chart in charts if "nothing yet" in chart]
         assert "early" in charts[4]
+
+
+def test_rows_of_several_lengths_have_three_lines_and_their_padding(
+    chromium: Browser, tmp_path: Path
+) -> None:
+    """t(n, L), for the mean length, half and twice; clients send 2 and 64 numbers in turn."""
+    model = MODEL.replace('Tensor("FP32", [4])', 'Tensor("FP32", ["length"], pad=0)')
+    model = model.replace("0.0005 * len(x)", "2e-5 * x.size")
+    with (
+        running_replica(tmp_path, ["-f", str(write_manifest(tmp_path, model, SPEC))]) as replica,
+        seen(chromium, replica, 1280, "light", "lengths") as one,
+        clients(replica.port, 4, [[1, 2], [1] * 64]),
+    ):
+        one.wait_for(f"kept.length >= 5 && {LAST}.padding > 0")
+        one.wait_for("lines([" + LAST + "]).length === 3")
+        one.wait_for('/a row that is .* long/.test(document.querySelector("#charts").textContent)')
+
+        assert "padding" in one.page.locator("#tiles").inner_text()
 
 
 def test_an_overloaded_replica_shows_what_it_refuses(chromium: Browser, replica: Replica) -> None:

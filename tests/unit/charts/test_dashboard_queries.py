@@ -20,7 +20,7 @@ FILL_SECONDS: Final = 10.0
 """Longest wait for the two scrapes that a rate needs."""
 LABEL_VALUES: Final = {
     "method": "predict", "reason": "full", "code": "200", "role": "web", "result": "success",
-    "namespace": "team", "name": "iris", "process": "0",
+    "namespace": "team", "name": "iris", "process": "0", "term": "row",
 }  # fmt: skip
 
 Made = Counter | Gauge | Histogram

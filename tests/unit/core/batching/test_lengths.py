@@ -550,3 +550,22 @@ def test_without_padding_the_shape_is_what_rows_must_share() -> None:
         padding_class((5,), 8),
         padding_class((5,), 4),
     ]
+
+
+@pytest.mark.parametrize(("pads_to", "by_length"), [(0, False), (200, True)])
+def test_what_was_learned_is_of_lengths_where_rows_have_them(
+    pads_to: int, *, by_length: bool
+) -> None:
+    """Else, and before a batch of theirs ran, the line t(n) alone."""
+    batcher = Batcher(BatchPolicy(8, 0.0, pads_to=pads_to))
+    batcher.warmed_up(4, 0.01)
+    before = batcher.learned
+    request = Request(0, "", 4, 4, Client(), 0.0, inf)
+    request.length = 50
+
+    batcher.finished([request], 0.01, 1.0)
+
+    line = batcher.service.line
+    assert before[2] == 0.0
+    assert by_length == (batcher.learned[2] > 0.0)
+    assert by_length == (batcher.learned != (line.fixed, line.per_row, 0.0))

@@ -244,6 +244,10 @@ async def test_padding_is_counted_of_rows_that_have_lengths(
 
     assert [{"predictions": [one]} for one in texts] == [one.body for one in asked]
     assert counted == tuple(map(world.counted, (slots.LENGTHS, slots.PADDED_LENGTHS)))
+    world.dispatcher.update_gauges()
+    batch, row, length = (world.counted(slots.SERVICE_TIME + term) for term in range(3))
+    assert 0.0 < batch + row
+    assert (0.0 < length) == (size_of is not None)
 
 
 @pytest.mark.parametrize("choice", LaneChoice)

@@ -157,6 +157,18 @@ def test_padding_is_what_the_longest_row_adds_to_the_others() -> None:
     assert 34.0 == value(memory, contract.METRIC_BATCH_PADDED_LENGTHS)
 
 
+def test_what_was_learned_of_the_time_of_a_batch_has_a_series_for_each_term() -> None:
+    """A gauge: it is what holds now."""
+    memory, recorder = ready()
+
+    recorder.learned((0.01, 0.002, 0.0003))
+
+    read = [value(memory, contract.METRIC_SERVICE_TIME, f"term={term}")
+            for term in contract.SERVICE_TIME_TERMS]  # fmt: skip
+    assert [0.01, 0.002, 0.0003] == read
+    assert b"# TYPE batchedapi_service_time_seconds gauge" in whole_page(memory, [("predict", 32)])
+
+
 def test_the_cpu_time_of_every_web_process_that_ran_has_a_series() -> None:
     """One of several may be out of CPU alone; sixteen series for the usual one would be a waste."""
     memory = fresh()
@@ -362,7 +374,7 @@ def test_slots_do_not_overlap() -> None:
         (slots.ANSWERED, contract.MAX_PROCESSES),
     ]
     block = [
-        (slots.LANES, 17),
+        (slots.LANES, 20),
         (slots.BATCHES, len(contract.RELEASE_REASONS)),
         (slots.REQUESTS, len(contract.STATUS_CODES)),
         (slots.REJECTED, len(contract.REJECTION_REASONS)),
