@@ -31,6 +31,8 @@ FIRST_ID: Final = 2**53 + 1
 _INSTANCES: Final = 5
 _NPY: Final = 7
 _OVERSIZE: Final = 100
+_LENGTHS: Final = (1, 3, 5, 8, 8, 13, 21, 60)
+"""Of rows in turn, where they have lengths: a row is its id so many times."""
 
 
 class Tally:
@@ -76,15 +78,23 @@ def rows_of(number: int) -> int:
             return 1
 
 
-def encode(ids: range) -> bytes:
-    """The request for these ids."""
+def row_of(number: int, *, lengths: bool) -> int | list[int]:
+    """The row of an id: the id, or a list of it whose length follows from it."""
+    return [number] * _LENGTHS[number % len(_LENGTHS)] if lengths else number
+
+
+def encode(ids: range, *, lengths: bool = False) -> bytes:
+    """The request for these ids; an array has rows of one length."""
+    rows = [row_of(number, lengths=lengths) for number in ids]
     if len(ids) == 1:
-        return request(contract.PATH_PREDICT, contract.JSON, b"%d" % ids[0])
+        return request(contract.PATH_PREDICT, contract.JSON, json.dumps(rows[0]).encode())
     if len(ids) == _NPY:
         stream = io.BytesIO()
-        np.save(stream, np.array(ids, dtype=np.int64))
+        array = np.array(ids, dtype=np.int64)
+        length = _LENGTHS[ids[0] % len(_LENGTHS)]
+        np.save(stream, np.repeat(array[:, None], length, axis=1) if lengths else array)
         return request(contract.PATH_PREDICT, contract.NPY, stream.getvalue())
-    body = json.dumps({"instances": list(ids)}).encode()
+    body = json.dumps({"instances": rows}).encode()
     return request(contract.PATH_PREDICT, contract.JSON, body)
 
 
@@ -100,10 +110,11 @@ def decode(asked: range, body: bytes) -> list[Any]:
 
 
 class Ids:
-    """The exchange: ids in order, each asked once."""
+    """The exchange: ids in order, each asked once; as rows of several `lengths` if so."""
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, total: int, *, lengths: bool = False) -> None:
         self.tally = Tally(total)
+        self._lengths = lengths
         self._next = FIRST_ID
         self._end = FIRST_ID + total
         self.requests = 0
@@ -122,7 +133,7 @@ class Ids:
         ids = range(self._next, min(self._next + rows_of(self.requests), self._end))
         self._next = ids.stop
         self.requests += 1
-        return Ask(encode(ids), ids)
+        return Ask(encode(ids, lengths=self._lengths), ids)
 
     def answered(self, ask: Ask, status: int, body: bytes) -> None:
         """See Exchange."""

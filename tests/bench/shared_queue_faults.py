@@ -8,13 +8,16 @@
 
     python tests/bench/shared_queue_faults.py --mode ids --requests 1000000
 
+    python tests/bench/shared_queue_faults.py --mode lengths --requests 1000000
+
     python tests/bench/shared_queue_faults.py --mode rows --requests 10000000
 
 workers: SIGKILL of a worker and all its processes, one after the other. redis: Redis is killed and
 started again, with and without its data, stands still, is full, changes its password. web: SIGKILL
 of a web process, then SIGTERM of its supervisor. ids: is any of so many ids swapped, lost or
-answered twice. rows: so many rows in requests of 64; what grows. Each request has an id of its own
-in the first four, and every answer is compared with it.
+answered twice. lengths: the same of rows of several lengths, which share batches by what padding
+takes, through two workers. rows: so many rows in requests of 64; what grows. Each request has an id
+of its own in all others, and every answer is compared with it.
 """
 
 import asyncio
@@ -50,6 +53,7 @@ _FULL_SECONDS: Final = 8.0
 _WRONG_PASSWORD_SECONDS: Final = 8.0
 _ROWS_A_REQUEST: Final = workloads.MAX_BATCH
 _LONGEST_SECONDS: Final = 540.0
+_MOST_SECONDS_OF_IDS: Final = 3600.0
 _MOST_MIB_AN_HOUR: Final = 60.0
 """That a process may seem to grow: a run of minutes, whose slope a page of an allocator moves."""
 
@@ -219,14 +223,17 @@ async def drive_ids(run: Queued, ids: identity.Ids, connections: int, limit: flo
     return max(took)
 
 
-def ask_ids(port: int, count: int, connections: int) -> dict[str, Any]:
-    """Through 2 web and 4 worker processes."""
-    ids = identity.Ids(count)
-    with queued.running(manifest(milliseconds=0), port, web=2, workers=4) as run:
-        seconds = uvloop.run(drive_ids(run, ids, connections, _LONGEST_SECONDS))
+def ask_ids(port: int, count: int, connections: int, size: int, *, lengths: bool) -> dict[str, Any]:
+    """Through 2 web and `size` worker processes; as rows of several `lengths` if so."""
+    ids = identity.Ids(count, lengths=lengths)
+    value = manifest("PaddedEcho" if lengths else "Echo", milliseconds=0)
+    with queued.running(value, port, web=2, workers=size) as run:
+        seconds = uvloop.run(drive_ids(run, ids, connections, _MOST_SECONDS_OF_IDS))
         web = [metrics.read(one.admin_port) for one in run.web]
         workers = [metrics.read(one.admin_port) for one in run.workers]
     rows = [metrics.total(page, f"{contract.METRIC_BATCH_ROWS}_sum") for page in workers]
+    batches = [metrics.total(page, contract.METRIC_BATCHES) for page in workers]
+    apart = [metrics.total(page, contract.METRIC_BATCHES, reason="shape") for page in workers]
     counted = sum(metrics.total(page, contract.METRIC_REQUESTS, code="200") for page in web)
     return {
         "ids": count, "requests": ids.requests, "swapped": ids.tally.swapped,
@@ -234,7 +241,8 @@ def ask_ids(port: int, count: int, connections: int) -> dict[str, Any]:
         "surplus bytes": ids.surplus_bytes, "failed requests": ids.failed,
         "seconds": round(seconds, 1), "counted requests": int(counted),
         "rows of each worker": " ".join(f"{count:,.0f}" for count in rows),
-        "counted rows": int(sum(rows)),
+        "counted rows": int(sum(rows)), "mean batch": round(sum(rows) / sum(batches), 1),
+        "batches by length": f"{sum(apart) / sum(batches):.0%}",
     }  # fmt: skip
 
 
@@ -340,10 +348,10 @@ def _failed(one: dict[str, Any]) -> bool:
 
 
 @click.command(help=help_of(__doc__))
-@click.option("--mode", type=click.Choice(["workers", "redis", "web", "ids", "rows"]),
+@click.option("--mode", type=click.Choice(["workers", "redis", "web", "ids", "lengths", "rows"]),
               default="workers", show_default=True)  # fmt: skip
 @click.option("--requests", type=click.IntRange(100), default=100_000, show_default=True,
-              help="Modes workers, ids (ids) and rows (rows).")  # fmt: skip
+              help="Modes workers, ids and lengths (ids), and rows (rows).")  # fmt: skip
 @click.option("--spacing", type=click.FloatRange(0.1, 60), default=5, show_default=True,
               help="Mode workers: seconds from a restart to the next kill.")  # fmt: skip
 @click.option("--kills", type=click.IntRange(1, 1000), default=20, show_default=True,
@@ -370,11 +378,12 @@ def main(
 ) -> None:
     """See the module's docstring."""
     began = environment()
-    if mode == "ids":
-        result = ask_ids(port, requests, connections)
+    if mode in ("ids", "lengths"):
+        workers = 4 if mode == "ids" else 2
+        result = ask_ids(port, requests, connections, workers, lengths=mode == "lengths")
         cells = [f"{v:,}" if isinstance(v, int) else str(v) for v in result.values()]
-        table = Table("ids through 2 web processes and 4 workers", list(result), [cells])
-        report("shared_queue-ids", began, [table], notes=[], measured=result, out=out)
+        table = Table(f"ids through 2 web processes and {workers} workers", list(result), [cells])
+        report(f"shared_queue-{mode}", began, [table], notes=[], measured=result, out=out)
         wrong = ("swapped", "lost", "duplicated", "surplus bytes", "failed requests")
         if any(result[key] for key in wrong) or (result["counted rows"] != requests):
             sys.exit("not every id came back once, or the workers counted others: see the table")

@@ -1,7 +1,10 @@
 """Counting who was answered what."""
 
+import io
+import json
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 from identity import FIRST_ID, Ids, Tally, decode, encode, rows_of
 
@@ -81,3 +84,16 @@ def test_each_id_is_asked_once_and_the_last_request_is_cut_to_fit() -> None:
 
     assert list(range(FIRST_ID, FIRST_ID + 60)) == asked
     assert not exchange.running
+
+
+def test_rows_have_lengths_where_they_are_to_have_some() -> None:
+    """Each is its id again and again; those of an array have the length of the first."""
+    exchange = Ids(8, lengths=True)
+    asks = [exchange.ask() for _ in range(8)]
+
+    rows = [json.loads(ask.data.partition(b"\r\n\r\n")[2]) for ask in asks if ask is not None]
+
+    assert [[FIRST_ID + i] for i in range(8)] == [sorted(set(row)) for row in rows]
+    assert {1, 3, 5, 8, 13, 21, 60} == {len(row) for row in rows}
+    array = np.load(io.BytesIO(encode(ids(A, 7), lengths=True).partition(b"\r\n\r\n")[2]))
+    assert [[A + i] * 3 for i in range(7)] == array.tolist()

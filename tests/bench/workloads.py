@@ -23,6 +23,8 @@ BATCH_INTERVAL_MS: Final = 5
 """The longest wait for a batch, for every server."""
 FIXED_SECONDS: Final = 0.010
 ROW_SECONDS: Final = 0.0002
+PADDED_SECONDS: Final = 0.000_002
+"""Of one number of a padded batch, beside a fixed 1 ms."""
 """W3: what one batch and one row of it cost."""
 WIDTH: Final = 64
 MLP_WIDTH: Final = 256
@@ -93,6 +95,22 @@ class Echo:
         if seconds := self._seconds + self._row_seconds * len(ids):
             time.sleep(seconds)
         return ids
+
+
+class PaddedEcho:
+    """Answers each row, an id so many times, with the id; a batch takes the time of its padding."""
+
+    def __init__(self, *_: object) -> None:
+        """Takes no config."""
+
+    @batched(
+        inputs=Tensor("INT64", ["n"], pad=0), outputs=Tensor("INT64", []), max_batch_size=MAX_BATCH
+    )
+    def predict(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """int64 (n, longest) -> int64 (n,); 0 fills rows up, and is no id."""
+        time.sleep(0.001 + PADDED_SECONDS * ids.size)
+        found: np.ndarray[Any, Any] = ids.max(axis=1)
+        return found
 
 
 class Sleepy:
