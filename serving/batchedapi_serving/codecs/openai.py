@@ -190,29 +190,34 @@ class EmbeddingsReply(_Reply):
         failed = _failed(items, "input", receipt)
         if failed is not None:
             return failed
-        told = [_told(item, "embedding") for item in items]
-        data = b",".join(
-            b'{"object":"embedding","index":%d,"embedding":%b}' % (i, self._vector(text))
-            for i, (text, _) in enumerate(told)
-        )
+        told = [_value(item, "embedding", unread=not self._reads) for item in items]
+        data = [
+            {"object": "embedding", "index": i, "embedding": self._vector(value)}
+            for i, (value, _) in enumerate(told)
+        ]
         tokens = sum(tokens for _, tokens in told) or self.tokens
-        return _answer(b'"data":[%b]' % data, self.model, tokens, receipt)
+        return _answer({"data": data}, self.model, tokens, receipt)
 
-    def _vector(self, text: bytes) -> bytes:
-        if self.dimensions is None and not self.packed and text.startswith(b"["):
-            return text
+    @property
+    def _reads(self) -> bool:
+        """Whether the numbers of a vector are looked at."""
+        return self.packed or self.dimensions is not None
+
+    def _vector(self, value: Any) -> Any:
+        if not self._reads and type(value) in (list, orjson.Fragment):
+            return value
         try:
-            vector = np.array(orjson.loads(text), "<f4")
+            vector = np.array(value, "<f4")
         except (TypeError, ValueError):
             vector = np.zeros(())
         if vector.ndim != 1:
-            raise PredictorError(f"embeddings: expected a list of numbers, got {_brief(text)}")
+            raise PredictorError(f"embeddings: expected a list of numbers, got {brief(value)}")
         if self.dimensions not in (None, len(vector)):
             raise MalformedError(
                 f"dimensions: expected {len(vector)}, the only length of this model, or nothing,"
                 f" got {self.dimensions}"
             )
-        return b'"%b"' % base64.b64encode(vector.tobytes()) if self.packed else text
+        return base64.b64encode(vector.tobytes()).decode() if self.packed else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,44 +236,43 @@ class RerankReply(_Reply):
         failed = _failed(items, "documents", receipt)
         if failed is not None:
             return failed
-        told = [_told(item, "score") for item in items]
-        scores = [_score(text) for text, _ in told]
+        told = [_value(item, "score") for item in items]
+        scores = [_score(value) for value, _ in told]
         best = sorted(range(len(scores)), key=lambda i: -scores[i])[: self.most]
         ranked: list[dict[str, Any]] = [{"index": i, "relevance_score": scores[i]} for i in best]
         if self.documents:
             ranked = [{**one, "document": {"text": self.documents[one["index"]]}} for one in ranked]
-        body = b'"results":%b' % orjson.dumps(ranked)
-        return _answer(body, self.model, sum(tokens for _, tokens in told), receipt)
+        tokens = sum(tokens for _, tokens in told)
+        return _answer({"results": ranked}, self.model, tokens, receipt)
 
 
-def _told(item: Item, name: str) -> tuple[bytes, int]:
-    """JSON text of the value that a row is answered with, and the tokens that the answer tells."""
+def _value(item: Item, name: str, *, unread: bool = False) -> tuple[Any, int]:
+    """The value that a row is answered with, and the tokens that the answer tells.
+
+    A list that nobody reads (`unread`) stays the text that it is.
+    """
     text = item_text(item.kind, item.body)
-    if not text.startswith(b"{"):
-        return text, 0
+    if unread and text.startswith(b"["):
+        return orjson.Fragment(text), 0
     answer = orjson.loads(text)
+    if type(answer) is not dict:
+        return answer, 0
     tokens = answer.get("tokens", 0)
     if type(tokens) is not int:
         raise PredictorError(f"tokens: expected an integer, got {brief(tokens)}")
-    return orjson.dumps(answer.get(name)), tokens
+    return answer.get(name), tokens
 
 
-def _score(text: bytes) -> float:
-    score = orjson.loads(text)
-    if type(score) not in (int, float):
-        raise PredictorError(f"rerank: expected a number, got {_brief(text)}")
-    return float(score)
+def _score(value: Any) -> float:
+    if type(value) not in (int, float):
+        raise PredictorError(f"rerank: expected a number, got {brief(value)}")
+    return float(value)
 
 
-def _brief(text: bytes) -> str:
-    return brief(orjson.loads(text))
-
-
-def _answer(body: bytes, model: str, tokens: int, receipt: Receipt | None) -> Answer:
+def _answer(found: Options, model: str, tokens: int, receipt: Receipt | None) -> Answer:
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-    about = orjson.dumps({"model": model, "usage": usage})
-    whole = b'{"object":"list",%b,%b' % (body, about[1:])
-    return Answer(OK, JSON_TYPE, whole, headers=receipt_headers(receipt))
+    body = orjson.dumps({"object": "list", **found, "model": model, "usage": usage})
+    return Answer(OK, JSON_TYPE, body, headers=receipt_headers(receipt))
 
 
 def _failed(items: Sequence[Item], place: str, receipt: Receipt | None) -> Answer | None:

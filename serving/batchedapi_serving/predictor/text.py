@@ -21,7 +21,7 @@ class Embeddings:
         context: Of the server.
 
     Attributes:
-        model: A SentenceTransformer, or anything that has its `encode` and `tokenizer`.
+        model: A SentenceTransformer, or anything that has its `encode`.
     """
 
     model: Any
@@ -37,7 +37,10 @@ class Embeddings:
         max_batch_size=4096,
     )
     def embeddings(self, inputs: list[Any]) -> list[Any]:
-        """Answer `{"embedding": [...], "tokens": ...}` for each text of `inputs`."""
+        """Answer `{"embedding": [...], "tokens": ...}` for each text of `inputs`.
+
+        Without `tokens` where the model has no attention mask, such as a table of word vectors.
+        """
         return _answered(
             inputs,
             lambda row: isinstance(row, str),
@@ -46,11 +49,20 @@ class Embeddings:
         )
 
     def _embedded(self, texts: list[str]) -> Iterable[Any]:
-        vectors = self.model.encode(texts, batch_size=len(texts), normalize_embeddings=True)
-        ids = self.model.tokenizer(texts, truncation=True)["input_ids"]
+        import torch  # noqa: PLC0415 - as above
+
+        # All that the model computed has the mask too, so that no text is tokenized again to count.
+        rows = self.model.encode(
+            texts, batch_size=len(texts), output_value=None, show_progress_bar=False
+        )
+        vectors = torch.stack([row["sentence_embedding"] for row in rows]).float()
+        unit = torch.nn.functional.normalize(vectors).numpy(force=True)
+        if "attention_mask" not in rows[0]:
+            return ({"embedding": vector} for vector in unit)
+        tokens = torch.stack([row["attention_mask"] for row in rows]).sum(1).tolist()
         return (
-            {"embedding": vector, "tokens": len(of_row)}
-            for vector, of_row in zip(vectors, ids, strict=True)
+            {"embedding": vector, "tokens": count}
+            for vector, count in zip(unit, tokens, strict=True)
         )
 
 
@@ -84,7 +96,7 @@ class Reranker:
         return _answered(pairs, _is_pair, self._scored, "[query, document], two texts")
 
     def _scored(self, pairs: list[Any]) -> Iterable[Any]:
-        scores = self.model.predict(pairs, batch_size=len(pairs))
+        scores = self.model.predict(pairs, batch_size=len(pairs), show_progress_bar=False)
         ids = self.model.tokenizer(*map(list, zip(*pairs, strict=True)), truncation=True)
         return (
             {"score": score, "tokens": len(of_row)}

