@@ -23,9 +23,9 @@ BATCH_INTERVAL_MS: Final = 5
 """The longest wait for a batch, for every server."""
 FIXED_SECONDS: Final = 0.010
 ROW_SECONDS: Final = 0.0002
-PADDED_SECONDS: Final = 0.000_002
-"""Of one number of a padded batch, beside a fixed 1 ms."""
 """W3: what one batch and one row of it cost."""
+PADDED_SECONDS: Final = 0.000_010
+"""Of one number of a padded batch, beside a fixed 1 ms."""
 WIDTH: Final = 64
 MLP_WIDTH: Final = 256
 
