@@ -43,8 +43,8 @@ def class_of(file: ModelFile) -> type:
             " spec.predictor.model.trusted: true (--trusted), else convert them",
         )
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # all of it is in the folder, or it is not served
-    task = str(file.config.get("task") or _task_of(file))
     sentences = (file.path / _SENTENCES).exists()
+    task = str(file.config.get("task") or (_FEATURES if sentences else _task_of(file)))
     run = _encoder(file) if sentences else _pipeline(file, task)
     read = _READERS.get(task, _text)
     example = _EXAMPLE if read is _text else None

@@ -98,14 +98,29 @@ def test_speech_is_a_list_of_samples(tmp_path: Path) -> None:
     assert isinstance(found[1], ItemError)
 
 
-def test_sentences_are_vectors(tmp_path: Path) -> None:
-    """A folder that sentence-transformers has saved."""
+@pytest.mark.parametrize("root", ["plain", "ForMaskedLM", "without config.json"])
+def test_sentences_are_vectors(tmp_path: Path, root: str) -> None:
+    """A folder of sentence-transformers says so by its modules, whatever its first one is."""
     words = Transformer(str(small_model(tmp_path / "bert", transformers.BertModel)))
     model = SentenceTransformer(modules=[words, Pooling(16)])
-    model.save(str(tmp_path / "sentences"))
+    folder = tmp_path / "sentences"
+    model.save(str(folder))
+    config = folder / "config.json"
+    if root == "ForMaskedLM":
+        config.write_text(config.read_text().replace('"BertModel"', '"BertForMaskedLM"'))
+        assert "BertForMaskedLM" in config.read_text()
+    if root == "without config.json":
+        below = folder / "0_Transformer"
+        below.mkdir()
+        for file in [*folder.glob("*oken*"), *folder.glob("sentence_*"), *folder.glob("model.*")]:
+            file.rename(below / file.name)
+        config.rename(below / config.name)
+        modules = folder / "modules.json"
+        modules.write_text(modules.read_text().replace('"path": ""', '"path": "0_Transformer"'))
+        assert "0_Transformer" in modules.read_text()
     rows = ["good day", "bad"]
 
-    found = served(tmp_path / "sentences").predict(rows)
+    found = served(folder).predict(rows)
 
     np.testing.assert_allclose(model.encode(rows), np.array(found), rtol=1e-5)
 
