@@ -4,7 +4,7 @@ import os
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -64,7 +64,11 @@ class HttpsFile:
 
 
 def read_range(
-    url: str, headers: Mapping[str, str], start: int, end: int | None
+    url: str,
+    headers: Mapping[str, str],
+    start: int,
+    end: int | None,
+    try_again: Collection[int] = TRY_AGAIN,
 ) -> Iterator[bytes]:
     """Bytes of a file from `start` to before `end`; None: to its end.
 
@@ -72,10 +76,10 @@ def read_range(
 
     Raises:
         RefusedError: refused, not found, a certificate that does not verify.
-        TransientError: timeout, broken connection, or an answer that may pass.
+        TransientError: timeout, broken connection, or a status of `try_again`.
     """
     last = "" if end is None else end - 1
-    with _told(), _ask(url, {**headers, "range": f"bytes={start}-{last}"}) as answer:
+    with _told(try_again), _ask(url, {**headers, "range": f"bytes={start}-{last}"}) as answer:
         if answer.status != _PARTIAL and (start or "if-range" in headers):
             raise TransientError(f"expected 206 for a part, got {answer.status}: the file changed")
         yield from _chunks(answer)
@@ -107,12 +111,12 @@ def _ask(url: str, headers: Mapping[str, str]) -> HTTPResponse:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _told(try_again: Collection[int] = TRY_AGAIN) -> Iterator[None]:
     try:
         yield
     except urllib.error.HTTPError as error:
         text = f"{error.code} {error.reason}"
-        if error.code in TRY_AGAIN:
+        if error.code in try_again:
             raise TransientError(text) from error
         raise RefusedError(f"expected 200, got {text}") from error
     except urllib.error.URLError as error:

@@ -11,7 +11,7 @@ import platform
 import shutil
 import tarfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -49,6 +49,8 @@ _ROOT: Final = ".root"
 _GONE: Final = ".wh."
 """Begins the name of an entry that takes a file of the layers below away."""
 _UNAUTHORIZED: Final = 401
+_TOKEN_EXPIRED: Final = TRY_AGAIN | {_UNAUTHORIZED}
+"""Of a layer, whose manifest was allowed: each try asks for a token."""
 _OK: Final = 200
 
 
@@ -91,7 +93,7 @@ class RegistryModel:
             RemoteFile(
                 placed(title, self.path, name) if artifact else f"{_LAYERS}/{number:04d}",
                 layer["size"],
-                partial(_read, f"{url}/{layer['digest']}", headers),
+                partial(read_range, f"{url}/{layer['digest']}", headers, try_again=_TOKEN_EXPIRED),
                 digest=Digest(*layer["digest"].split(":")),
             )
             for number, (layer, title) in enumerate(zip(manifest["layers"], titles, strict=True))
@@ -101,15 +103,6 @@ class RegistryModel:
             raise RefusedError(f"the artifact has no file {self.path}")
         unpack = partial(_unpack, path=self.path, name=placed(self.path, self.path, name))
         return Snapshot(self.pinned, tuple(files), None if artifact else unpack)
-
-
-def _read(url: str, headers: Mapping[str, str], start: int, end: int | None) -> Iterator[bytes]:
-    try:
-        yield from read_range(url, headers, start, end)
-    except RefusedError as error:
-        if str(_UNAUTHORIZED) not in str(error):
-            raise
-        raise TransientError(f"{error}: the token has expired") from error  # each try asks for one
 
 
 def _scheme(container: "Container") -> str:

@@ -15,6 +15,8 @@ import pytest
 from batchedapi_serving.errors import LoadError
 from batchedapi_serving.model_source import bucket, download
 from batchedapi_serving.model_source.__main__ import WAITS, fetch_model
+from batchedapi_serving.model_source.download import RefusedError, TransientError
+from batchedapi_serving.model_source.https import read_range
 from certificates import Certificates
 from cut_connections import way_to
 from object_store import running_store
@@ -135,6 +137,18 @@ def test_redirects_lead_to_https_only(https: Server, tmp_path: Path) -> None:
 
     assert fetched(f"{base}/good", tmp_path).path.read_bytes() == b"it"
     assert "was sent on to http://" in str(failure(f"{base}/bad", tmp_path))
+
+
+def test_a_caller_says_which_refusals_pass(https: Server) -> None:
+    """A token may expire between two pieces; the number in another error's text means nothing."""
+    base, passing = f"https://localhost:{https.port}", {401}
+    https.answers["/expired"] = [(401, {}, b"")]
+    https.answers["/bad"] = [(302, {"location": "http://localhost/401"}, b"")]
+
+    with pytest.raises(TransientError, match="401"):
+        list(read_range(f"{base}/expired", {}, 0, None, passing))
+    with pytest.raises(RefusedError, match="was sent on to http://localhost/401"):
+        list(read_range(f"{base}/bad", {}, 0, None, passing))
 
 
 def test_an_unknown_certificate_is_refused_with_the_remedy(
