@@ -106,7 +106,10 @@ def test_padding_that_changes_answers_is_told_with_row_and_distance(
     done = check_code(tmp_path, code.replace(_MEAN, "ids.mean(axis=1)"), spec)
 
     assert done.returncode == 1, done.stdout
-    told = "WRONG  row 30 beside the longer row 1 is answered differently than alone: output:"
+    told = (
+        "WRONG  row 30 in a batch of row 30 and the longer row 1 is answered differently than"
+        " alone: output:"
+    )
     assert told in done.stdout
     assert warned in done.stderr
 

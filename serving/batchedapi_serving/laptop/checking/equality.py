@@ -197,19 +197,17 @@ def _batches(samples: Sequence[Sample], limit: int) -> Iterator[tuple[str, list[
     """Words for a batch, and the samples in it by number."""
     for group in by_shape(samples):
         longest = max(group, key=lambda i: samples[i].length)
-        of_each = {samples[i].length: i for i in group}
-        for i in of_each.values():
-            pair = [i, longest]
-            if samples[i].length < samples[longest].length and [pair] == [
-                *_filled(samples, pair, limit)
-            ]:
-                yield f"beside the longer row {longest}", pair
-        for batch in _filled(samples, group, limit):
-            yield f"in a batch of {len(batch)}", batch
-        for batch in _filled(samples, group[::-1], limit):
-            yield f"in a batch of {len(batch)} in reverse order", batch
-        for batch in _filled(samples, group, max(1, limit // 2)):
-            yield f"in a batch of {len(batch)}", batch
+        shorter = {samples[i].length: i for i in group}
+        del shorter[samples[longest].length]
+        for i in shorter.values():
+            if samples[i].cost + samples[longest].cost <= limit:
+                yield f"in a batch of row {i} and the longer row {longest}", [i, longest]
+        half = max(1, limit // 2)
+        for rows, most, order in (
+            (group, limit, ""), (group[::-1], limit, " in reverse order"), (group, half, ""),
+        ):  # fmt: skip
+            for batch in _filled(samples, rows, most):
+                yield f"in a batch of {len(batch)}{order}", batch
 
 
 def by_shape(samples: Sequence[Sample]) -> list[list[int]]:
@@ -271,28 +269,22 @@ def array_difference(name: str, expected: Array, got: Array) -> str | None:
     """The difference between two rows of one output; None: there is none."""
     if expected.shape != got.shape:
         return f"{name}: expected shape {list(expected.shape)}, got {list(got.shape)}"
+    a, b = got.astype(np.float64), expected.astype(np.float64)
+    with np.errstate(invalid="ignore"):  # Infinity - Infinity
+        distance = np.abs(a - b)
     rtol = RTOL.get(expected.dtype.str)
     if rtol is None:
         wrong = expected != got
     else:
-        a, b = got.astype(np.float64), expected.astype(np.float64)
-        finite = np.isfinite(a) & np.isfinite(b)
         scale = np.abs(b[np.isfinite(b)]).max(initial=0.0)
-        with np.errstate(invalid="ignore"):  # Infinity - Infinity, which is not looked at
-            near = np.abs(a - b) <= rtol * (np.abs(b) + scale)
-        wrong = ~np.where(finite, near, (a == b) | (np.isnan(a) & np.isnan(b)))
+        near = distance <= rtol * (np.abs(b) + scale)
+        wrong = ~np.where(np.isfinite(distance), near, (a == b) | (np.isnan(a) & np.isnan(b)))
     if not wrong.any():
         return None
-    found = [tuple(int(i) for i in place) for place in np.argwhere(wrong)]
-    place = max(found, key=lambda place: _distance(expected[place], got[place]))
+    farthest = np.where(wrong, np.where(np.isnan(distance), np.inf, distance), -1.0)
+    place = np.unravel_index(farthest.argmax(), wrong.shape)
     where = f"{name}[{', '.join(map(str, place))}]" if place else name
     return f"{where}: expected {expected[place]:g}, got {got[place]:g}"
-
-
-def _distance(expected: Any, got: Any) -> float:
-    """Of two numbers that differ; one that is not finite is the farthest."""
-    distance = abs(float(expected) - float(got))
-    return distance if math.isfinite(distance) else math.inf
 
 
 def without(value: Any, ignored: AbstractSet[str]) -> Any:

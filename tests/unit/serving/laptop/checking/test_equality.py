@@ -160,7 +160,8 @@ def test_padded_batches_are_compared_too() -> None:
 
     assert good == []
     assert bad[0] == (
-        "row 30 beside the longer row 1 is answered differently than alone: sum: expected 3, got 8"
+        "row 30 in a batch of row 30 and the longer row 1 is answered differently than alone: sum:"
+        " expected 3, got 8"
     )
     assert "row 0 in a batch of 8 is answered differently than alone: sum:" in bad[1]
 
@@ -186,8 +187,11 @@ def test_items_of_different_lengths_are_asked_beside_the_longest() -> None:
         return [max(map(len, rows))] * len(rows)
 
     assert [] == found(items, lambda rows: [len(row) for row in rows], items=texts)
-    told = "beside the longer row 2 is answered differently than alone: answer: expected"
-    wrong = [f"row 0 {told} 3, got 6", f"row 3 {told} 1, got 6"]
+    wrong = [
+        f"row {i} in a batch of row {i} and the longer row 2 is answered differently than alone:"
+        f" answer: expected {length}, got 6"
+        for i, length in ((0, 3), (3, 1))
+    ]
     assert wrong == found(items, longest, items=texts)[:2]
 
 
