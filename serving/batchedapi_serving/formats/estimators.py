@@ -13,14 +13,21 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from batchedapi_core.model_format import ModelFormat
-from batchedapi_serving.formats.interface import ModelFile, content_of, imported, refused, threads
-from batchedapi_serving.formats.items import Array, Column, answers_of
+from batchedapi_serving.formats.interface import (
+    ZIP,
+    ModelFile,
+    content_of,
+    head_of,
+    imported,
+    refused,
+    threads,
+)
+from batchedapi_serving.formats.items import Column, answers_of
+from batchedapi_serving.formats.tensors import Array, datatype_of
 from batchedapi_serving.logs import summary_of
 from batchedapi_serving.predictor import DTYPES, SINGLE_INPUT, Tensor, batched
 
 METHODS: Final = ("predict", "predict_proba", "transform")
-_DATATYPES: Final = {np.dtype(text): name for name, text in DTYPES.items()}
-_ZIP: Final = b"PK\x03\x04"
 
 
 class Estimator(NamedTuple):
@@ -49,8 +56,8 @@ def _method(
     if estimator.names is None and estimator.columns is not None:
         tensor = Tensor(estimator.dtype, [estimator.columns], allow_non_finite=True)
         answer = _answer_to_zeros(file, name, call, tensor)
-        if answer.dtype in _DATATYPES and answer.shape[:1] == (2,):
-            dtype = _DATATYPES[answer.dtype]
+        dtype = datatype_of(answer.dtype)
+        if dtype in DTYPES and answer.shape[:1] == (2,):
             shape, floats = answer.shape[1:], dtype.startswith("FP")
             output = Tensor(dtype, shape, allow_non_finite=floats, name=name)
 
@@ -109,9 +116,7 @@ def _frame(columns: Any) -> Any:
 
 
 def _of_sklearn(file: ModelFile) -> Estimator:
-    path = file.file
-    with path.open("rb") as opened:
-        zipped = opened.read(len(_ZIP)) == _ZIP
+    zipped = head_of(file.file).startswith(ZIP)
     model = _of_skops(file) if zipped else _of_pickle(file)
     found = {name: getattr(model, name) for name in METHODS if callable(getattr(model, name, None))}
     names = getattr(model, "feature_names_in_", None)

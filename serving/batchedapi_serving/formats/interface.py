@@ -19,9 +19,10 @@ _NO_MODEL: Final = (
     (b"<", "HTML or XML"),
 )
 """Beginnings of files that are of no format here, however long they are."""
+ZIP: Final = b"PK\x03\x04"
 _CONTENTS: Final = (
     (b"\x80", "a pickle"),
-    (b"PK\x03\x04", "a ZIP archive"),
+    (ZIP, "a ZIP archive"),
     (b"\x89HDF", "HDF5"),
     (b"{", "JSON"),
 )
@@ -77,7 +78,7 @@ def check_content(file: ModelFile) -> None:
     Raises:
         LoadError: it is empty, or begins as no model does.
     """
-    head = _head(file.file)
+    head = head_of(file.file)
     words = next((words for begins, words in _NO_MODEL if head.startswith(begins)), "")
     if words or not head:
         raise refused(file, f"expected {file.format}, found {words or 'nothing'} in it")
@@ -99,14 +100,15 @@ def check_rows(file: ModelFile, what: str, shape: Sequence[Any] | None, remedy: 
 
 def content_of(path: Path) -> str:
     """What one knows of a file by its first bytes, for people."""
-    head = _head(path)
+    head = head_of(path)
     return next(
         (f"there is {words} in it" for begins, words in _CONTENTS if head.startswith(begins)),
         "it may be cut off, or of another format",
     )
 
 
-def _head(path: Path) -> bytes:
+def head_of(path: Path) -> bytes:
+    """The first bytes of a file."""
     if path.is_dir():
         return b"a folder"
     with path.open("rb") as opened:

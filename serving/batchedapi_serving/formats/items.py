@@ -4,15 +4,14 @@ An item is a row: an object of columns by name, a list of them in their order, o
 of a single one. A list of rows in the place of one is answered by a list.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
 from batchedapi_serving.errors import brief
+from batchedapi_serving.formats.tensors import Array, Run
 from batchedapi_serving.predictor import ItemError
-
-Array: TypeAlias = np.ndarray[Any, Any]
 
 
 class Column(NamedTuple):
@@ -28,8 +27,6 @@ class Column(NamedTuple):
 _TAKEN: Final = {"b": "b", "i": "biu", "u": "biu", "f": "biufO", "O": "UO"}
 """Kinds of values that numpy sees, by those of columns; null among numbers is NaN."""
 Row: TypeAlias = Mapping[str, Array]
-Run: TypeAlias = Callable[[Row], Mapping[str, Any]]
-"""From columns, each (n, *shape), to answers by name, each of length n."""
 
 
 def example_of(columns: Sequence[Column]) -> Any:

@@ -10,7 +10,7 @@ from batchedapi_serving.predictor.spec import padded
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Run: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
-"""Arrays, rows first, to arrays."""
+"""Arrays by name, rows first, to answers by name, each with as many rows."""
 _MASK: Final = "attention_mask"
 """The input of models of text that says which numbers count: zeros, as padding is, do not."""
 
