@@ -52,15 +52,15 @@ def run_model(settings: ReplicaSettings, worker_index: int) -> int:
     Returns:
         1: the predictor could not be started; the reason is in the failure file.
     """
-    descriptor, control = os.environ.pop(CONTROL_DESCRIPTOR, None), None
+    descriptor, control, first = os.environ.pop(CONTROL_DESCRIPTOR, None), None, True
     if descriptor is not None:
         control = socket.socket(fileno=int(descriptor))
         control.set_inheritable(False)  # what user code starts has nothing of ours
     try:
         loaded = construct(settings, worker_index, ChannelLoop())
         if control is not None and loaded.values is not None:
-            worker_index, control = share(loaded, control)
-        lanes = loaded.begin()
+            worker_index, control, first = share(loaded, control)
+        lanes = loaded.begin(first=first)
     except LoadError as error:
         leave_reason(settings.failure_path(worker_index), error)
         return 1

@@ -54,15 +54,21 @@ class MovableValues:
         """See Values."""
         self._values.put(series, value)
 
-    def move(self, open_values: Callable[[], Values]) -> None:
-        """Keep numbers in what is opened from now on, if there are any, and those so far too."""
+    def move(self, open_values: Callable[[], Values], *, first: bool) -> None:
+        """Keep numbers in what is opened from now on, if there are any, and those so far too.
+
+        All forks have the gauges of the start. What was counted there, `first` alone keeps.
+        """
         before, self.moved = self._values, True
         if not isinstance(before, InMemory) or not before:
             return
         try:
             self._values = open_values()
             for series, value in before.items():
-                (self.put if series.kind.startswith("gauge") else self.add)(series, value)
+                if series.kind.startswith("gauge"):
+                    self.put(series, value)
+                else:
+                    self.add(series, value if first else 0.0)
         except OSError as error:  # a full disk costs a metric, and nobody's request
             log.warning("metrics of the start are not kept", extra={"error": repr(error)})
 
@@ -137,6 +143,8 @@ class Fork(NamedTuple):
     worker_index: int
     control: socket.socket
     """See CONTROL_DESCRIPTOR."""
+    first: bool = True
+    """Of the process that loaded the model, or this one itself."""
 
 
 def serve_forks(control: socket.socket) -> Fork:
@@ -145,7 +153,7 @@ def serve_forks(control: socket.socket) -> Fork:
     A request is the index of a model process, with the descriptor of its control socket. The
     answer is its pid, or minus the errno of a machine that has no process for it.
     """
-    supervisor = os.getppid()
+    supervisor, first = os.getppid(), True
     control.sendall(FORKS)
     while True:
         said, descriptors, _, _ = socket.recv_fds(control, _LONGEST, 1)
@@ -155,7 +163,8 @@ def serve_forks(control: socket.socket) -> Fork:
         pid = _forked_for(supervisor)
         if not pid:
             control.close()
-            return Fork(int(said), theirs)
+            return Fork(int(said), theirs, first)
+        first = first and pid < 0
         theirs.close()
         control.sendall(str(pid).encode())
 

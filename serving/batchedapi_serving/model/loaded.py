@@ -91,14 +91,18 @@ class LoadedPredictor:
         os.environ[WORKER_INDEX] = str(worker_index)
         self.channel.loop = asyncio.new_event_loop()  # the other's descriptors are shared
 
-    def begin(self) -> LaneThreads:
+    def begin(self, *, first: bool = True) -> LaneThreads:
         """Start the threads of lanes and channel, and warm up what is not warm.
+
+        Args:
+            first: Of the processes that share what was loaded.
 
         Raises:
             LoadError: the warm-up failed.
         """
         if self.values is not None:
-            self.values.move(partial(_files, self.settings, self.context.worker_index))
+            opened = partial(_files, self.settings, self.context.worker_index)
+            self.values.move(opened, first=first)
         if self.any_async:
             self.channel.start()
         lanes = LaneThreads(self.settings.threads)

@@ -40,6 +40,7 @@ CODE = """
                 file.write("x")
             self.loaded = context.metrics.gauge("models_loaded", "Models in memory.")
             self.loaded.inc()
+            context.metrics.counter("files", "Files that were read.").inc(3)
             self.rows = context.metrics.counter("rows", "Rows that were answered.")
             exec(config.get("then", ""))
 
@@ -121,6 +122,7 @@ async def test_all_processes_of_a_replica_are_forked_from_one(tmp_path: Path, th
         assert (first[0][0], True) == (second[0][0], first[1][0] != second[1][0])
         assert 1 == loads(tmp_path)
         assert 2 == replica.metrics()["models_loaded"]
+        assert 3 == replica.metrics()["files_total"]
         assert replica.metrics()["rows_total"] > 0
         left = replica.children("model")
         assert 3 == len(left)
