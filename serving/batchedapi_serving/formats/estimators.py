@@ -5,6 +5,7 @@ those that it gives for two rows of zeros. One that knows the names of its colum
 objects or lists, as does one that does not say how many columns there are.
 """
 
+import contextlib
 import json
 from collections.abc import Callable, Sequence
 from operator import itemgetter
@@ -54,7 +55,8 @@ def _method(
     file: ModelFile, estimator: Estimator, name: str, call: Callable[[Any], Any]
 ) -> Callable[..., Any]:
     if estimator.names is None and estimator.columns is not None:
-        tensor = Tensor(estimator.dtype, [estimator.columns], allow_non_finite=True)
+        takes_nan = _takes_nan(call, estimator.columns)
+        tensor = Tensor(estimator.dtype, [estimator.columns], allow_non_finite=takes_nan)
         answer = _answer_to_zeros(file, name, call, tensor)
         dtype = datatype_of(answer.dtype)
         if dtype in DTYPES and answer.shape[:1] == (2,):
@@ -67,6 +69,14 @@ def _method(
 
             return of_tensors
     return _method_of_items(estimator, name, call)
+
+
+def _takes_nan(call: Callable[[Any], Any], columns: int) -> bool:
+    """Whether a row of NaN is one; most models of scikit-learn raise, and would fail a batch."""
+    with contextlib.suppress(Exception):
+        call(np.full((1, columns), np.nan))
+        return True
+    return False
 
 
 def _method_of_items(
