@@ -27,6 +27,9 @@ _CONTENTS: Final = (
     (b"{", "JSON"),
 )
 
+_SUFFIXES: Final = (*SUFFIXES.items(), ("bst", ModelFormat.XGBOOST), ("bst", ModelFormat.LIGHTGBM))
+"""Ends of names in a folder whose format is known, so that one may be of two."""
+
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
@@ -53,7 +56,7 @@ class ModelFile:
         Raises:
             LoadError: there is none, or there are several.
         """
-        ends = tuple(f".{end}" for end, format_ in SUFFIXES.items() if format_ is self.format)
+        ends = tuple(f".{end}" for end, format_ in _SUFFIXES if format_ is self.format)
         if not (ends and self.path.is_dir()):
             return self.path
         found = sorted(one for one in self.path.rglob("*") if one.name.endswith(ends))

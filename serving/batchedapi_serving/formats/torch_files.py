@@ -1,9 +1,11 @@
 """TorchScript and torch.export: programs, with the names, types and shapes that they know.
 
 An exported program knows all of them. TorchScript knows names alone: `predictor.config.inputs` says
-the rest, `{x: {datatype: FP32, shape: [4]}}`, a row of each input by its name.
+the rest, `{x: {datatype: FP32, shape: [4]}}`, a row of each input by its name; names such as
+`INPUT__0`, as Triton has them, are of arguments by their place. `outputs` may name what it answers.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -15,6 +17,7 @@ from batchedapi_serving.predictor import Tensor
 
 _REMEDY: Final = "export it with torch.export.Dim for the first dimension of each input"
 _LONGER: Final = 3
+_PLACED: Final = re.compile(".+__([0-9]+)")
 
 
 def class_of(file: ModelFile) -> type:
@@ -38,23 +41,32 @@ def class_of(file: ModelFile) -> type:
     def run(x: Mapping[str, Any]) -> dict[str, Any]:
         rows = [torch.from_numpy(x[name]).to(file.device) for name in inputs]
         with torch.inference_mode():
-            return {name: y.cpu().numpy() for name, y in _named(module(*rows)).items()}
+            return {name: y.cpu().numpy() for name, y in _named(file, module(*rows)).items()}
 
     return tensors_class(inputs, _outputs(file, inputs, run), run)
 
 
-def _named(answer: Any) -> dict[str, Any]:
-    """What a module answers, by name."""
+def _named(file: ModelFile, answer: Any) -> dict[str, Any]:
+    """A module's answer, by name."""
     if isinstance(answer, Mapping):
         return dict(answer)
-    if isinstance(answer, tuple | list):
-        return {f"output_{i}": one for i, one in enumerate(answer)}
-    return {"output": answer}
+    several = isinstance(answer, tuple | list)
+    values = list(answer) if several else [answer]
+    names = [f"output_{i}" for i in range(len(values))] if several else ["output"]
+    told = file.config.get("outputs", names)
+    if not isinstance(told, list) or len(told) != len(names):
+        expected = f"spec.predictor.config.outputs: expected {len(names)} names"
+        raise refused(file, f"{expected}, got {brief(told)}")
+    return dict(zip(map(str, told), values, strict=True))
 
 
 def _configured(file: ModelFile, names: Sequence[str]) -> dict[str, Tensor]:
     """Rows as the manifest has them, for a program that knows no more than names."""
     told = file.config.get("inputs")
+    if isinstance(told, Mapping) and len(told) == len(names):
+        places = {str(name): _PLACED.fullmatch(str(name)) for name in told}
+        if all(places.values()):
+            names = sorted(places, key=lambda name: int(name.rpartition("__")[2]))
     if not isinstance(told, Mapping) or set(told) != set(names):
         raise refused(
             file,

@@ -55,6 +55,16 @@ def refused(path: Path, format_: ModelFormat, *, trusted: bool = False) -> str:
     return str(caught.value)
 
 
+def test_a_folder_of_a_known_format_may_have_a_name_that_tells_none(tmp_path: Path) -> None:
+    """`model.bst` is what KServe and MLServer look for, of XGBoost and of LightGBM."""
+    xgboost.XGBClassifier(n_estimators=2).fit(X, KINDS).save_model(tmp_path / "model.ubj")
+    (tmp_path / "model.ubj").rename(tmp_path / "model.bst")
+
+    model, _ = served(tmp_path, XGBOOST)
+
+    assert KINDS[:4].tolist() == model.predict(X[:4].astype(np.float32)).tolist()
+
+
 def test_a_classifier_has_predict_and_predict_proba(tmp_path: Path) -> None:
     """Rows of as many numbers as it was trained on; answers of the type that it gives."""
     trained = LogisticRegression().fit(X, KINDS)
