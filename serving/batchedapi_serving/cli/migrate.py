@@ -1,4 +1,4 @@
-"""`batchedapi migrate`: reads another server's configuration, writes a manifest and a class."""
+"""`batchedapi migrate`: another server's configuration becomes a manifest, and maybe a class."""
 
 import sys
 from pathlib import Path
@@ -18,7 +18,8 @@ def migrate_command(file: Path) -> None:
     """Write batchedapi.yaml, and a class to fill in, beside another server's FILE.
 
     FILE is cortex.yaml, bentoml_configuration.yaml or bentofile.yaml of BentoML, config.pbtxt of
-    Triton, config.properties or model-config.yaml of TorchServe, or InferenceServices of KServe.
+    Triton, config.properties or model-config.yaml of TorchServe, model-settings.json of MLServer,
+    or InferenceServices of KServe. A saved model that needs no class gets none.
     Code is not translated. Each key that is not taken over is listed with the reason and a remedy.
     Existing files are left as they are. Exit code 0: written; 2: FILE cannot be taken over, or a
     file is there already.
@@ -58,7 +59,7 @@ def _project(file: Path) -> Project:
         small = small and path.stat().st_size <= _MOST_BYTES
         name = f"{path.name}/" if path.is_dir() else path.name
         beside[name] = path.read_text("utf-8", "replace") if small else ""
-    return Project(folder.name, file.name, file.read_text("utf-8-sig"), beside)
+    return Project(folder.name, file.name, file.read_text("utf-8-sig"), beside, folder.as_uri())
 
 
 def translation_of(project: Project) -> Migration:
@@ -67,13 +68,22 @@ def translation_of(project: Project) -> Migration:
     Raises:
         MigrateError: it is not, or cannot be taken over.
     """
-    from batchedapi_serving.laptop.migrating import bentoml, cortex, kserve, torchserve, triton  # noqa: PLC0415 - every replica runs this program
+    from batchedapi_serving.laptop.migrating import (
+        bentoml,
+        cortex,
+        kserve,
+        mlserver,
+        torchserve,
+        triton,
+    )  # noqa: PLC0415 - every replica runs this program
 
     name = project.file
     if name.endswith(".pbtxt"):
         return triton.migrate(project)
     if name.endswith(".properties") or name in torchserve.MODEL_CONFIG:
         return torchserve.migrate(project)
+    if name == mlserver.MODEL_SETTINGS:
+        return mlserver.migrate(project)
     if name.endswith((".yaml", ".yml", ".json")):
         for document in project.documents():
             if cortex.is_cortex(document):
@@ -84,7 +94,8 @@ def translation_of(project: Project) -> Migration:
                 return bentoml.migrate(project)
     raise MigrateError(
         "expected cortex.yaml, bentoml_configuration.yaml, bentofile.yaml, config.pbtxt,"
-        " config.properties, model-config.yaml or an InferenceService; code is not translated:"
+        " config.properties, model-config.yaml, model-settings.json or an InferenceService; code is"
+        " not translated:"
         " write the class by hand (`batchedapi init` has one to start from)"
     )
 

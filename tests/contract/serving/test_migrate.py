@@ -44,8 +44,8 @@ async def test_a_class_of_cortex_serves_batches_as_it_is(tmp_path: Path) -> None
     assert (200, 7) == (answer.status, answer.json())
 
 
-async def test_a_saved_model_of_kserve_is_loaded(tmp_path: Path) -> None:
-    """With one line to edit: the example."""
+async def test_a_saved_model_of_kserve_is_served_without_code(tmp_path: Path) -> None:
+    """With the one word that nobody else can give."""
     model = LinearRegression(fit_intercept=False).fit([[1.0, 0.0], [0.0, 1.0]], [2.0, 1.0])
     (tmp_path / "model").mkdir()
     joblib.dump(model, tmp_path / "model" / "model.joblib")
@@ -57,10 +57,10 @@ async def test_a_saved_model_of_kserve_is_loaded(tmp_path: Path) -> None:
     )
 
     done = run(tmp_path, "migrate", "isvc.yaml")
-    (edit,) = [line for line in done.stdout.splitlines() if line.startswith("to edit")]
-    assert "batched_model.py:" in edit
-    code = tmp_path / "batched_model.py"
-    code.write_text(code.read_text().replace("example=None", "example=[1.0, 2.0]"))
+    assert "if you know who made it set spec.predictor.model.trusted: true" in done.stdout
+    manifest = tmp_path / "batchedapi.yaml"
+    text = manifest.read_text()
+    manifest.write_text(text.replace("format: sklearn", "format: sklearn\n      trusted: true"))
     checked = run(tmp_path, "check", "-f", "batchedapi.yaml")
     with running_replica(tmp_path, ["-f", "batchedapi.yaml"]) as replica:
         answer = await ask(
@@ -68,6 +68,7 @@ async def test_a_saved_model_of_kserve_is_loaded(tmp_path: Path) -> None:
         )
 
     assert (0, 0) == (done.returncode, checked.returncode), done.stderr + checked.stderr
+    assert not (tmp_path / "batched_model.py").exists()
     assert (200, [5.0]) == (answer.status, answer.json()["predictions"])
 
 

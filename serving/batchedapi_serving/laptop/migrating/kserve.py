@@ -1,9 +1,10 @@
-"""KServe: every InferenceService of a file, with a class that loads its format."""
+"""KServe: every InferenceService of a file; its model is served as it is, where that is known."""
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from batchedapi_serving.laptop.migrating.formats import ROWS, rows_class
+from batchedapi_core.model_format import ModelFormat
 from batchedapi_serving.laptop.migrating.migration import (
     NO_FIELD,
     UNKNOWN,
@@ -18,6 +19,7 @@ from batchedapi_serving.laptop.migrating.migration import (
     drafts_of,
     finished,
     milliseconds,
+    model_uri,
     seconds,
     skeleton,
     text,
@@ -25,10 +27,11 @@ from batchedapi_serving.laptop.migrating.migration import (
     whole,
 )
 
-_FORMATS: Final = (
-    *ROWS, "onnx", "pytorch", "tensorflow", "triton", "huggingface", "paddle", "pmml", "mlflow",
-)  # fmt: skip
+_SERVED: Final = ("sklearn", "xgboost", "lightgbm", "onnx", "huggingface")
+"""Names of formats that are ours too."""
+_FORMATS: Final = (*_SERVED, "pytorch", "tensorflow", "triton", "paddle", "pmml", "mlflow")
 """Keys of a predictor that hold a model, as `model` does."""
+_MODEL_ID: Final = re.compile("--model_id=(.+)")
 _SCALE: Final = "policy Concurrency counts requests; CPU, memory and rates are for mode External"
 
 
@@ -80,19 +83,30 @@ def _resources(draft: Draft, place: str, value: Any) -> None:
     draft.take(rest, {}, place)
 
 
+def _arguments(draft: Draft, place: str, value: Any) -> None:
+    """Arguments of a server; that of Hugging Face is told the Hub's model by one."""
+    for one in value if isinstance(value, list) else [value]:
+        model = _MODEL_ID.fullmatch(str(one))
+        if model:
+            draft.take(f"hf://{model[1]}", _URI, place)
+        else:
+            draft.take(one, "predictor.config is handed to a class", f"{place} {one!r:.60}")
+
+
+_URI: Final = To("predictor.model.uri", model_uri)
 _ENV: Final = To("predictor.env", variables)
 _MODEL: Final[Rules] = {
     "modelFormat": {"name": None, "version": "install this version in predictor.image"},
     "name": None,
-    "runtime": "the class is the runtime",
+    "runtime": "the format says what loads the model",
     "protocolVersion": None,
-    "storageUri": To("predictor.model.uri", text),
+    "storageUri": _URI,
     "storage": "predictor.model.uri names it in full: s3://bucket/key",
     "resources": _resources,
     "env": _ENV,
     "envFrom": To("predictor.envFrom"),
     "volumeMounts": To("pod.volumeMounts"),
-    "args": "predictor.config is handed to the class",
+    "args": _arguments,
     "image": "build it FROM batchedapi-serving, and set predictor.image",
     "imagePullPolicy": To("predictor.imagePullPolicy"),
     "*": "probes, security and lifecycle of the container are ours",
@@ -227,16 +241,12 @@ def _draft(draft: Draft, document: Mapping[str, Any], head: str) -> Draft:
     if isinstance(model := predictor.get("model"), Mapping):
         named = model.get("modelFormat")
         format_ = str(named.get("name", "")) if isinstance(named, Mapping) else ""
-    if format_ in ROWS:
-        draft.code = rows_class(draft.class_name, ROWS[format_])
-        draft.imports += ("from pathlib import Path", *ROWS[format_].imports)
-        if "uri" not in draft.spec.get("predictor", {}).get("model", {}):
-            draft.tell(f"{place}.model", "has no storageUri", "set spec.predictor.model.uri")
-    else:
+    if format_ not in _SERVED:
         found = f"a model of {format_}" if format_ else ", ".join(map(str, predictor)) or "nothing"
-        draft.code = skeleton(draft.class_name)
-        reason = f"expected a model of {', '.join(ROWS)}, got {found}"
+        reason = f"expected a model of {', '.join(_SERVED)}, got {found}"
         draft.tell(place, reason, "load it in the class, and write what it answers")
+    if format_ not in _SERVED or not draft.serve(ModelFormat(format_), f"{place}.model"):
+        draft.code = skeleton(draft.class_name)
     return draft
 
 

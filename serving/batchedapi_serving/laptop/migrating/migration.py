@@ -15,6 +15,8 @@ import yaml
 
 from batchedapi_core import contract
 from batchedapi_core.manifest import ManifestError, UnknownFields, format_duration, parse_api
+from batchedapi_core.manifest.predictor import MODEL_URI
+from batchedapi_core.model_format import ModelFormat
 
 MANIFEST: Final = "batchedapi.yaml"
 MODULE: Final = "batched_model"
@@ -26,6 +28,8 @@ _NAME_LENGTH: Final = 45
 _SECTIONS: Final = ("predictor", "serverSideBatching", "overload", "compute", "pod", "autoscaling",
                     "updateStrategy", "networking")  # fmt: skip
 IMAGE: Final = "install it in predictor.image, which begins FROM batchedapi-serving"
+_EXECUTES: Final = frozenset({ModelFormat.SKLEARN, ModelFormat.TORCHSCRIPT})
+"""Formats most of whose files run code as they are loaded."""
 _CONFIGURATION: Final = "is configuration too: run batchedapi migrate on it in a folder of its own"
 _BESIDE: Final[Mapping[str, str]] = {
     **dict.fromkeys(
@@ -79,6 +83,8 @@ class Project:
     text: str
     beside: Mapping[str, str]
     """Text by name, of what is small; a folder ends with `/`."""
+    uri: str
+    """Of the folder on this machine, without a slash at the end."""
 
     def documents(self) -> list[Any]:
         """YAML documents that are not empty."""
@@ -192,6 +198,21 @@ class Draft:
         section[name] = value
         self._places[path] = place
 
+    def serve(self, model: ModelFormat, place: str) -> bool:
+        """Serve `predictor.model` without a class, if its uri is known; else one is to be written.
+
+        Trust is the user's word, and so is no field that another server's file could fill.
+        """
+        if "uri" not in self.spec.get("predictor", {}).get("model", {}):
+            self.tell(place, "does not say where the model is", "set spec.predictor.model.uri")
+            return False
+        self.set("predictor.model.format", model.value, place)
+        if model in _EXECUTES:
+            reason = "its file may run code while it is loaded, which is refused at first"
+            remedy = "if you know who made it set spec.predictor.model.trusted: true"
+            self.tell(place, reason, remedy)
+        return True
+
     def manifest(self, name: str) -> dict[str, Any]:
         """The BatchedAPI; values that a field does not take are left out and noted.
 
@@ -285,18 +306,9 @@ def finished(project: Project, drafts: Sequence[Draft], read: Sequence[str] = ()
     text = yaml.safe_dump_all(manifests, sort_keys=False, explicit_start=len(manifests) > 1)
     files = {MANIFEST: text}
     if classes:
-        files[PREDICTOR] = "\n\n\n".join([_import_block(imports), *classes])
+        files[PREDICTOR] = "\n\n\n".join(["\n".join(imports), *classes])
     notes += _beside(project, read)
     return Migration(names, files, list(dict.fromkeys(notes)))
-
-
-def _import_block(lines: Mapping[str, None]) -> str:
-    """Imports in the order of the house: standard library, others, ours."""
-    groups: tuple[list[str], list[str], list[str]] = ([], [], [])
-    for line in lines:
-        ours, standard = "batchedapi" in line, "pathlib" in line
-        groups[2 if ours else 0 if standard else 1].append(line)
-    return "\n\n".join("\n".join(sorted(group)) for group in groups if group)
 
 
 def _beside(project: Project, read: Sequence[str]) -> list[MigrationNote]:
@@ -387,6 +399,14 @@ def text(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError(f"expected a text or a number, got {value!r:.60}")  # noqa: TRY004 - as above
     return str(value)
+
+
+def model_uri(value: Any) -> str:
+    """An address of a model; KServe has a colon before a revision of the Hub."""
+    uri = re.sub("^(hf://[^/]+/[^/:@]+):", r"\1@", text(value))
+    if not re.match(MODEL_URI, uri):
+        raise ValueError(f"expected an address that predictor.model.uri takes, got {value!r:.60}")
+    return uri
 
 
 def quantity(value: Any) -> str:

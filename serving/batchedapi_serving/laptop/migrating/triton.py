@@ -1,11 +1,11 @@
-"""Triton's config.pbtxt: its tensors, batching and instances; ONNX and TorchScript are loaded."""
+"""Triton's config.pbtxt: tensors, batching, instances; ONNX and TorchScript need no class."""
 
 import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from batchedapi_serving.laptop.migrating.formats import TENSORS, tensors_class
+from batchedapi_core.model_format import ModelFormat
 from batchedapi_serving.laptop.migrating.migration import (
     Draft,
     MigrateError,
@@ -23,10 +23,13 @@ _TOKEN: Final = re.compile(
     r"""\s+|\#[^\n]*|(?P<text>"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')|(?P<sign>[{}\[\]:,;<>])"""
     r"""|(?P<word>[-+.\w]+)"""
 )
-_BACKENDS: Final = {"onnxruntime_onnx": "onnxruntime", "pytorch_libtorch": "pytorch"}
+_SERVED: Final = {
+    **dict.fromkeys(("onnxruntime", "onnxruntime_onnx"), (ModelFormat.ONNX, "model.onnx")),
+    **dict.fromkeys(("pytorch", "pytorch_libtorch"), (ModelFormat.TORCHSCRIPT, "model.pt")),
+}
+"""Format of a backend, and the file that it loads unless it is told another."""
 _ONE_OF: Final = {"max_batch_size", "name", "backend", "platform", "dynamic_batching"}
 """Fields that are there once; any other may be repeated."""
-_FILES: Final = {"onnxruntime": "model.onnx", "pytorch": "model.pt"}
 _STREAM: Final = "a method that yields answers a stream, over HTTP, for one request at a time"
 _TENSOR: Final[Rules] = {
     "name": None,
@@ -174,27 +177,30 @@ def migrate(project: Project) -> Migration:
     _batching(draft, config, size)
     _instances(draft, [one for one in _list(config.get("instance_group")) if isinstance(one, dict)])
     known = bool(inputs and outputs)
-    shown = (_shown(inputs), _shown(outputs)) if known else ("", "")
-    if known:
-        draft.imports = ("from batchedapi_serving import Tensor, batched",)
-    named = str(config.get("backend") or config.get("platform") or "none")
-    backend = _BACKENDS.get(named, named)
+    backend = str(config.get("backend") or config.get("platform") or "none")
     versions = _list(_below(config, "version_policy", "specific", "versions"))
     folder = project.version([one for one in versions if isinstance(one, int)])
-    if known and takes_rows and gives_rows and backend in TENSORS:
-        file = f"{folder}/{config.get('default_model_filename', _FILES[backend])}"
-        tensors = ((shown[0], list(inputs)), (shown[1], list(outputs)))
-        draft.code = tensors_class("Model", backend, file, *tensors)
-        draft.imports += ("from pathlib import Path", *TENSORS[backend].imports)
-        draft.tell(file, "is loaded from beside the manifest", "copy it into the image too")
+    format_, file = _SERVED.get(backend, (None, "model.py"))
+    file = f"{folder}/{config.get('default_model_filename', file)}"
+    onnx = format_ is ModelFormat.ONNX
+    if format_ is not None and takes_rows and gives_rows and (known or onnx):
+        if not onnx:  # TorchScript knows neither types nor shapes
+            tensors = {"inputs": inputs, "outputs": list(outputs)}
+            draft.set("predictor.config", tensors, "input")
+        draft.set("predictor.model.uri", f"{project.uri}/{file}", file)
+        draft.serve(format_, file)
+        remedy = "for a cluster put it where spec.predictor.model.uri may name it"
+        draft.tell(file, "is served from here", remedy)
         return finished(project, [draft], [f"{folder}/"])
-    draft.code = skeleton("Model", *shown)
+    draft.code = skeleton("Model", *map(_shown, (inputs, outputs) if known else ()))
+    if known:
+        draft.imports = ("from batchedapi_serving import Tensor, batched",)
     if backend == "python":
         remedy = "call what execute() does for all rows at once, without pb_utils"
-        draft.tell(f"{folder}/model.py", "its code is not translated", remedy)
+        draft.tell(file, "its code is not translated", remedy)
     else:
         remedy = "load it in the class; most models can be exported to ONNX or TorchScript"
-        draft.tell(f"backend {named}", "its model is not loaded", remedy)
+        draft.tell(f"backend {backend}", "its model is not loaded", remedy)
     return finished(project, [draft])
 
 
@@ -230,9 +236,9 @@ def _instances(draft: Draft, groups: list[Mapping[str, Any]]) -> None:
 
 def _tensors(
     draft: Draft, field: str, value: Any, *, rows_first: bool
-) -> tuple[dict[str, str], bool]:
-    """Code of each tensor by its name, and whether its first dimension is that of rows."""
-    found: dict[str, str] = {}
+) -> tuple[dict[str, Any], bool]:
+    """Type and shape of a row of each tensor, and whether its first dimension is that of rows."""
+    found: dict[str, Any] = {}
     batched = True
     for one in _list(value):
         name = str(_below(one, "name"))
@@ -241,7 +247,7 @@ def _tensors(
         dims = [draft.whole(n, -1, f"{place}.dims") for n in _list(_below(one, "dims"))]
         if dtype not in DTYPES:
             draft.tell(place, f"expected numbers, got TYPE_{dtype}", "rows are JSON items instead")
-            return {}, False
+            return {}, True
         if not rows_first and dims and dims[0] in {1, -1}:
             reason = f"its first dimension, {dims[0]}, is that of rows"
             remedy = "see whether the model takes several; if it does, set maxBatchSize"
@@ -251,20 +257,19 @@ def _tensors(
             reason = "has no dimension of rows, which arrays have here"
             draft.tell(f"{place}: max_batch_size 0", reason, "answer each row of x in predict")
             batched = False
-        found[name] = _tensor(name, dtype, dims)
+        # Lengths of -1 have a name each: they differ from row to row, and from each other.
+        shape = [n if n > 0 else f"{name}_{i}" for i, n in enumerate(dims, 1)]
+        found[name] = {"datatype": dtype, "shape": shape}
     if not found:
         remedy = "`curl :8000/v2/models/NAME/config` prints what Triton completes from the model"
         draft.tell(field, "expected name, data_type and dims, got none", remedy)
     return found, batched
 
 
-def _tensor(name: str, dtype: str, dims: list[int]) -> str:
-    """Lengths of -1 have a name each: they differ from row to row, and from each other."""
-    lengths = ", ".join(
-        str(n) if n > 0 else json.dumps(f"{name}_{i}") for i, n in enumerate(dims, 1)
+def _shown(tensors: Mapping[str, Any]) -> str:
+    """Their code."""
+    each = (
+        f'{json.dumps(name)}: Tensor("{one["datatype"]}", {json.dumps(one["shape"])})'
+        for name, one in tensors.items()
     )
-    return f'Tensor("{dtype}", [{lengths}])'
-
-
-def _shown(tensors: Mapping[str, str]) -> str:
-    return "{" + ", ".join(f"{json.dumps(name)}: {code}" for name, code in tensors.items()) + "}"
+    return f"{{{', '.join(each)}}}"

@@ -4,8 +4,6 @@ import contextlib
 import copy
 import json
 import re
-import sys
-import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -133,6 +131,15 @@ CUSTOM: Any = {
     "metadata": {"name": "custom"},
     "spec": {"predictor": {"containers": [{"image": "i", "args": ["a"]}]}},
 }
+MLSERVER: Any = {
+    "name": "digits",
+    "implementation": "mlserver_sklearn.SKLearnModel",
+    "max_batch_size": 8, "max_batch_time": 0.1, "parallel_workers": 2, "cache_enabled": True,
+    "inputs": [{"name": "x", "datatype": "FP32", "shape": [4]}],
+    "parameters": {
+        "uri": "./model.joblib", "version": "v1", "extra": {"task": "text-classification", "x": 1},
+    },
+}  # fmt: skip
 KSERVE: Any = {"kind": "List", "items": [SKLEARN, CUSTOM, {"kind": "Secret"}]}
 SOURCES = {
     "cortex.yaml": CORTEX,
@@ -143,6 +150,7 @@ SOURCES = {
     "config.properties": TORCHSERVE,
     "model-config.yaml": MODEL_CONFIG,
     "isvc.yaml": KSERVE,
+    "model-settings.json": MLSERVER,
 }
 
 
@@ -173,7 +181,7 @@ def migrated(file: str, source: Any, **beside: str) -> Migration:
         )
     else:
         text = yaml.safe_dump(source)
-    made = translation_of(Project("here", file, text, beside))
+    made = translation_of(Project("here", file, text, beside, "file:///here"))
     for document in yaml.safe_load_all(made.files["batchedapi.yaml"]):
         parse_api(document)
     if "batched_model.py" in made.files:
@@ -229,6 +237,7 @@ def specs(made: Migration) -> list[dict[str, Any]]:
                 "serverSideBatching":
                     {"maxBatchSize": 8, "batchInterval": "100us", "strategy": "Fixed"},
                 "predictor.processesPerReplica": 4, "compute.gpu": 2,
+                "predictor.model": {"uri": "file:///here/1/model.onnx", "format": "onnx"},
             },
         ),
         (
@@ -252,12 +261,23 @@ def specs(made: Migration) -> list[dict[str, Any]]:
             {
                 "compute": {"cpu": "100m", "cpuLimit": "2", "mem": "4Gi", "gpu": 1,
                             "gpuResource": "amd.com/gpu"},
-                "predictor.model.uri": "s3://a/b", "overload.timeout": "1m",
+                "predictor.model": {"uri": "s3://a/b", "format": "sklearn"},
+                "overload.timeout": "1m",
                 "serverSideBatching":
                     {"maxBatchSize": 16, "batchInterval": "100ms", "strategy": "Fixed"},
                 "autoscaling": {"minReplicas": 2, "targetReplicaConcurrency": "4",
                                 "policy": "Concurrency"},
                 "pod.nodeSelector": {"a": "b"}, "updateStrategy.maxSurge": 1,
+            },
+        ),
+        (
+            "model-settings.json", ["digits"],
+            {
+                "predictor.model": {"uri": "file:///here/model.joblib", "format": "sklearn"},
+                "predictor.config": {"task": "text-classification"},
+                "predictor.processesPerReplica": 2,
+                "serverSideBatching":
+                    {"maxBatchSize": 8, "batchInterval": "100ms", "strategy": "Fixed"},
             },
         ),
     ],
@@ -296,7 +316,9 @@ def test_what_has_a_field_is_taken_over(
         ("isvc.yaml", ["iris: metadata.annotations.serving.kserve.io/autoscalerClass",
                        "iris: spec.transformer", "iris: spec.predictor.canaryTrafficPercent",
                        "iris: spec.predictor.model.resources.requests.memory",
-                       "custom: spec.predictor", "Secret None"]),
+                       "custom: spec.predictor", "iris: spec.predictor.model", "Secret None"]),
+        ("model-settings.json", ["cache_enabled", "parameters.version", "parameters.extra.x",
+                                 "parameters.uri"]),
     ],
 )  # fmt: skip
 def test_what_has_no_field_is_named(file: str, places: list[str]) -> None:
@@ -393,40 +415,99 @@ def test_model_config_beside_is_the_model_s() -> None:
     assert 16 == specs(made)[0]["serverSideBatching"]["maxBatchSize"]
 
 
-def test_a_saved_model_of_triton_is_loaded_from_its_latest_version(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Lengths of -1 differ from each other."""
-    session = types.SimpleNamespace(run=lambda names, x: [names, x])
-    module = types.SimpleNamespace(InferenceSession=lambda file: (loaded.append(file), session)[1])
-    loaded: list[str] = []
-    monkeypatch.setitem(sys.modules, "onnxruntime", module)  # type: ignore[arg-type]
+def test_a_saved_model_of_triton_is_served_from_its_latest_version() -> None:
+    """Without a class. The name and the tensors of TorchScript are in the manifest alone."""
     made = migrated("config.pbtxt", TRITON, **{"1/": "", "12/": ""})
-    code = made.files["batched_model.py"]
-    names: dict[str, Any] = {"__file__": "/here/batched_model.py"}
-    exec(code, names)  # noqa: S102 - what was written
+    script = TRITON | {"backend": "pytorch", "default_model_filename": "a.pt"}
+    other = migrated("config.pbtxt", script)
 
-    model = names["Model"](types.SimpleNamespace(device="cpu"))
+    assert ["batchedapi.yaml"] == list(made.files) == list(other.files)
+    assert "file:///here/12/model.onnx" == specs(made)[0]["predictor"]["model"]["uri"]
+    predictor = specs(other)[0]["predictor"]
+    assert {"uri": "file:///here/1/a.pt", "format": "torchscript"} == predictor["model"]
+    a, b = {"datatype": "FP32", "shape": ["A_1"]}, {"datatype": "INT64", "shape": ["B_1", 2]}
+    assert {"inputs": {"A": a, "B": b}, "outputs": ["O"]} == predictor["config"]
+    assert any("model.trusted: true" in note.remedy for note in other.notes)
 
-    assert {"O": ["O"]} == model.predict({"A": 1})
-    assert ["/here/12/model.onnx"] == loaded
-    assert 'inputs={"A": Tensor("FP32", ["A_1"]), "B": Tensor("INT64", ["B_1", 2])}' in code
+
+@pytest.mark.parametrize("name", ["sklearn", "xgboost", "lightgbm", "onnx", "huggingface"])
+def test_a_saved_model_of_kserve_needs_no_class(name: str) -> None:
+    """Nobody but the user says that it may run code."""
+    service = copy.deepcopy(SKLEARN)
+    service["spec"]["predictor"]["model"]["modelFormat"]["name"] = name
+
+    made = migrated("isvc.yaml", service)
+
+    assert ["batchedapi.yaml"] == list(made.files)
+    assert {"uri": "s3://a/b", "format": name} == specs(made)[0]["predictor"]["model"]
+    assert ("sklearn" == name) == any("model.trusted" in note.remedy for note in made.notes)
 
 
 @pytest.mark.parametrize(
-    ("dims", "shape"), [([1, 2], "[2]"), ([-1, 2], "[2]"), ([3, 2], "[3, 2]")], ids=str
+    "model",
+    [
+        {"args": ["--model_id=a/b", "--x=1"]},
+        {"storageUri": "hf://a/b"},
+        {"storageUri": "hf://a/b:c"},
+    ],
+    ids=str,
+)
+def test_a_model_of_the_hub_has_our_address(model: dict[str, Any]) -> None:
+    """KServe names it by an argument, or with a colon before the revision."""
+    service = copy.deepcopy(CUSTOM) | {"spec": {"predictor": {"huggingface": model}}}
+
+    made = migrated("isvc.yaml", service)
+
+    expected = "hf://a/b@c" if model.get("storageUri", "").endswith("c") else "hf://a/b"
+    assert expected == specs(made)[0]["predictor"]["model"]["uri"]
+    assert ("args" in model) == any("--x=1" in note.place for note in made.notes)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [{"storage": {"key": "a"}}, {"storageUri": "hdfs://a/b"}],
+    ids=lambda model: next(iter(model)),
+)
+def test_a_model_without_an_address_gets_a_class_to_fill_in(model: dict[str, Any]) -> None:
+    """Whoever fills in the address may remove it."""
+    service = copy.deepcopy(CUSTOM) | {"spec": {"predictor": {"sklearn": model}}}
+
+    made = migrated("isvc.yaml", service)
+
+    assert "batched_model.py" in made.files
+    assert "set spec.predictor.model.uri" in {note.remedy for note in made.notes}
+
+
+def test_mlserver_finds_a_file_by_its_name() -> None:
+    """Without batching a request is a batch; a runtime of one's own is a class to fill in."""
+    settings = {"implementation": "mlserver_xgboost.XGBoostModel"}
+    made = migrated("model-settings.json", settings, **{"model.bst": ""})
+    own = migrated("model-settings.json", {"implementation": "mine.Model"})
+
+    (spec,) = specs(made)
+    assert {"uri": "file:///here/model.bst", "format": "xgboost"} == spec["predictor"]["model"]
+    assert {"maxBatchSize": 1, "sizeUnit": "Requests"} == spec["serverSideBatching"]
+    assert "batched_model.py" in own.files
+    assert "implementation" in {note.place for note in own.notes}
+
+
+@pytest.mark.parametrize(
+    ("dims", "shape"), [([1, 2], [2]), ([-1, 2], [2]), ([3, 2], None)], ids=str
 )
 def test_without_a_batch_size_the_first_dimension_is_that_of_rows(
-    dims: list[int], shape: str
+    dims: list[int], shape: list[int] | None
 ) -> None:
-    """Where it is 1 or any; an array that has none is for the class to take apart."""
+    """Where it is 1 or any; an array that has none is for a class to take apart."""
     tensor = {"name": "A", "data_type": "TYPE_FP32", "dims": dims}
-    source = {"backend": "onnxruntime", "input": [tensor], "output": [tensor]}
+    source = {"backend": "pytorch", "input": [tensor], "output": [tensor]}
 
-    code = migrated("config.pbtxt", source).files["batched_model.py"]
+    made = migrated("config.pbtxt", source)
 
-    assert f'Tensor("FP32", {shape})' in code
-    assert ("NotImplementedError" in code) == (dims[0] == 3)
+    if shape is None:
+        assert 'Tensor("FP32", [3, 2])' in made.files["batched_model.py"]
+    else:
+        inputs = specs(made)[0]["predictor"]["config"]["inputs"]
+        assert {"A": {"datatype": "FP32", "shape": shape}} == inputs
 
 
 def test_without_dynamic_batching_a_request_of_triton_is_a_batch() -> None:
@@ -467,4 +548,4 @@ def test_the_text_format_knows_lists_comments_and_messages_in_both_brackets() ->
 def test_what_is_none_of_them_is_refused(file: str, text: str) -> None:
     """With the line or a remedy, rather than half of it taken over."""
     with pytest.raises(MigrateError, match=r"expected|Job"):
-        translation_of(Project("here", file, text, {}))
+        translation_of(Project("here", file, text, {}, "file:///here"))
