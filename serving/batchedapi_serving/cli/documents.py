@@ -256,7 +256,7 @@ def manifest_of(predictor: str, *, trusted: bool = False) -> BatchedAPI:
 def _model_of(name: str) -> dict[str, Any]:
     """`spec.predictor.model` for a file or folder on this machine."""
     path, format_ = Path(name), format_of_name(name)
-    if (path / _OF_HUGGINGFACE).exists():
+    if any((path / file).exists() for file in _OF_HUGGINGFACE):
         format_ = ModelFormat.HUGGINGFACE
     if not name or not path.exists():
         there = f"a file {path}, found none" if format_ else _NEITHER
@@ -264,13 +264,15 @@ def _model_of(name: str) -> dict[str, Any]:
     if format_ is None:
         ends = ", ".join(f".{end}" for end in SUFFIXES)
         raise DocumentError(
-            f"expected a file whose name ends with {ends}, or a folder with {_OF_HUGGINGFACE};"
+            f"expected a file whose name ends with {ends}, or a folder with"
+            f" {' or '.join(_OF_HUGGINGFACE)};"
             " rename it, or write a manifest with spec.predictor.model.format"
         )
     return {"uri": path.resolve().as_uri(), "format": format_.value}
 
 
-_OF_HUGGINGFACE: Final = "config.json"
+_OF_HUGGINGFACE: Final = ("config.json", "modules.json")
+"""In a folder of transformers; in one of sentence-transformers, which may have both."""
 _NEITHER: Final = (
     "module:Class (model:Model is class Model of model.py), a model's file (iris.onnx), or -f and"
     " a manifest"

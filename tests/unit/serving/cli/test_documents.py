@@ -225,6 +225,7 @@ def test_a_class_without_a_manifest_gets_a_name(predictor: str, name: str) -> No
         ("320n.onnx", "model-320n", "onnx"),
         (f"{'a' * 44}-b.onnx", "a" * 44, "onnx"),
         ("bert/config.json", "bert", "huggingface"),
+        ("sentences/modules.json", "sentences", "huggingface"),
     ],
 )
 def test_a_file_is_an_api_of_its_name(tmp_path: Path, file: str, name: str, format_: str) -> None:
