@@ -1,13 +1,25 @@
 """The command line: `batchedapi serve` and `batchedapi check`."""
 
 import sys
+from typing import Final
 
 from batchedapi_serving.signals import signals_end
 from batchedapi_serving.standard_descriptors import open_standard_descriptors
 
+IN_A_CONTAINER: Final = (
+    'docker run --rm -p 8080:8080 -v "$PWD:/app" batchedapi-serving:0.1.0'
+    " serve -f batchedapi.yaml --host 0.0.0.0"
+)
+"""As docs/install.md has it."""
+
 
 def main() -> None:
     """Run the command line; one that has something to put away says how a signal ends it."""
+    if sys.platform != "linux":
+        sys.exit(
+            f"batchedapi: expected Linux, got {sys.platform}; in WSL 2 it runs as it is, and here"
+            f" in a container: {IN_A_CONTAINER}"
+        )
     signals_end()
     _open_standard_streams()
     try:

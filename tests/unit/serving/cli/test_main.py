@@ -5,15 +5,19 @@ import importlib
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from click.testing import CliRunner, Result
 
 from batchedapi_core.contract import API_VERSION, KIND
 from batchedapi_serving import cli
 from batchedapi_serving.cli.main import main
+from pages import ROOT
 
 
 def run(*arguments: str) -> Result:
@@ -141,3 +145,49 @@ def test_what_is_not_installed_is_told_with_what_brings_it(
     package = missing.partition(".")[0]
     assert str(ended.value).startswith(f"batchedapi: the Python package '{package}' is not")
     assert "pip install 'batchedapi[serving]'" in str(ended.value)
+
+
+ELSEWHERE = """
+import os, select, signal, socket, sys
+for module, names in (
+    (os, "eventfd memfd_create pidfd_open posix_fallocate sched_getaffinity waitid"),
+    (select, "epoll"), (signal, "pidfd_send_signal"), (socket, "SO_PEERCRED TCP_KEEPIDLE"),
+):
+    for name in names.split():
+        delattr(module, name)
+sys.platform = "darwin"
+import numpy as np
+from batchedapi_serving import Tensor, batched
+class Double:
+    @batched(inputs=Tensor("FP32", [2]), outputs=Tensor("FP32", [2]))
+    def predict(self, x):
+        return 2 * x
+assert 2.0 == Double().predict(np.ones((1, 2)))[0, 0]
+from batchedapi_serving.cli import main
+main()
+"""
+
+
+def test_elsewhere_than_on_linux_a_class_works_and_the_server_says_where_it_does() -> None:
+    """In one sentence: what it takes from Linux is missing there, from the first import on."""
+    done = subprocess.run(
+        [sys.executable, "-c", ELSEWHERE], capture_output=True, text=True, check=False, timeout=60
+    )
+
+    assert 1 == done.returncode
+    assert done.stderr.startswith("batchedapi: expected Linux, got darwin; in WSL 2 it runs")
+    assert 1 == done.stderr.count("\n")
+
+
+def test_the_command_of_a_container_is_understood(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of compose.yaml on the page, of `docker run` above it, and of the sentence there."""
+    page = (ROOT / "docs" / "install.md").read_text()
+    service = yaml.safe_load(page.partition("```yaml\nservices:")[2].partition("```")[0])["iris"]
+    (volume,) = service["volumes"]
+    monkeypatch.chdir(ROOT / volume.partition(":")[0])
+
+    context = main.commands["serve"].make_context("serve", service["command"][1:])
+
+    assert ("0.0.0.0", "batchedapi.yaml") == (context.params["host"], str(context.params["file"]))
+    assert f"\n    {' '.join(service['command'])}\n" in page
+    assert cli.IN_A_CONTAINER.endswith(f"{service['image']} {' '.join(service['command'])}")
