@@ -68,14 +68,14 @@ def translation_of(project: Project) -> Migration:
     Raises:
         MigrateError: it is not, or cannot be taken over.
     """
-    from batchedapi_serving.laptop.migrating import (
+    from batchedapi_serving.laptop.migrating import (  # noqa: PLC0415 - every replica runs this program
         bentoml,
         cortex,
         kserve,
         mlserver,
         torchserve,
         triton,
-    )  # noqa: PLC0415 - every replica runs this program
+    )  # fmt: skip
 
     name = project.file
     if name.endswith(".pbtxt"):
