@@ -112,13 +112,13 @@ def _evidence(policy: ScalingPolicy, load: LoadWindow, state: ScalingState, now:
         full_share=batching.full_share,
         busy=batching.busy,
         held=max((one.replicas for one in state.recommendations), default=0),
-        settled=watched >= policy.down.window(start_up),
+        settled=watched >= policy.down.window(start_up, policy.pace),
         shrunk_from=tuple(
             most_within(state.ready_sizes, now, one.period) for one in policy.down.policies
         ),
         grown_from=tuple(at_begin(state.sizes, now, one.period) for one in policy.up.policies),
         lowest=min((one.replicas for one in state.lows), default=None),
-        settled_up=watched >= policy.up.window(start_up),
+        settled_up=watched >= policy.up.window(start_up, policy.pace),
         trend=0.0 if demand is None else demand.trend,
         margin_share=state.foresight.margin,
         highest=state.foresight.highest,
@@ -316,7 +316,7 @@ def learned(
         return state
     # the error of the forecast for now, and the burst that a large one is
     terms = decision.terms
-    hold = max(terms.start_up, policy.down.window(terms.start_up))
+    hold = max(terms.start_up, policy.down.window(terms.start_up, policy.pace))
     foresight, error = state.foresight.looked(
         now, lead=terms.start_up, base=terms.base, forecast=terms.forecast
     )
@@ -344,16 +344,16 @@ def _remembering(
     terms = decision.terms
     if decision.is_hold and state.opened == now:
         return state
-    made = [Recommendation(terms.steady, now + policy.down.window(terms.start_up))]
+    made = [Recommendation(terms.steady, now + policy.down.window(terms.start_up, policy.pace))]
     if terms.recommended > terms.steady:
         # what overload or a forecast asked for may prove unnecessary: it is held for less long
-        made.append(Recommendation(terms.recommended, now + policy.passing_hold))
+        made.append(Recommendation(terms.recommended, now + policy.pace * policy.passing_hold))
     high = standing_high(state.recommendations, made)
     hedge = state.hedge
     if terms.boost > 1.0:  # all of it is held as long: else it would go a replica at a time
         hedged = max(min(terms.recommended, decision.desired), terms.hedged)
         hedge = Recommendation(hedged, now + terms.start_up)
-    stabilization = policy.up.window(terms.start_up)
+    stabilization = policy.up.window(terms.start_up, policy.pace)
     if decision.is_hold or stabilization <= 0:
         return replace(state, recommendations=high, hedge=hedge)
     low = [Recommendation(terms.recommended, now + stabilization)]

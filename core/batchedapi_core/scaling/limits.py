@@ -88,7 +88,7 @@ def down_stabilization(
     held = min(current, max(evidence.held, hedged) if evidence.settled else current)
     if wanted >= held:
         return None
-    span = f"{policy.down.window(evidence.start_up):.3g} s"
+    span = f"{policy.down.window(evidence.start_up, policy.pace):.3g} s"
     if evidence.settled and hedged > evidence.held:
         ready = f"{evidence.ready} of {whole(need.lasting)} are ready"
         detail = f"{hedged} were a hedge within the last {evidence.start_up:.3g} s and {ready}"
@@ -122,11 +122,11 @@ def up_stabilization(
     current, lowest = evidence.current, evidence.lowest
     if not evidence.settled_up:
         reached = current
-        span = f"{policy.up.window(evidence.start_up):.3g} s"
+        span = f"{policy.up.window(evidence.start_up, policy.pace):.3g} s"
         detail = f"the operator has watched for less than {span}"
     elif lowest is not None:
         reached = max(current, lowest)
-        span = f"{policy.up.window(evidence.start_up):.3g} s"
+        span = f"{policy.up.window(evidence.start_up, policy.pace):.3g} s"
         detail = f"as few as {lowest} were recommended within the last {span}"
     else:
         return None

@@ -5,7 +5,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, fields
 
-from batchedapi_core.scaling.policy import ScalingPolicy
+from batchedapi_core.scaling.policy import LEVEL_SECONDS, ScalingPolicy
 from batchedapi_core.scaling.samples import PodChange, PodSample
 from batchedapi_core.service_model import ONE_ROW, BatchSums, RequestRows, ServiceTime
 
@@ -199,9 +199,6 @@ def ratio(part: float, whole: float) -> float | None:
 
 # Rows that arrive, not rows that were served: the latter end at capacity.
 
-LEVEL_SECONDS = 10.0
-"""Demand of the present is read from no more than this much of the past."""
-
 
 def arrival_rate(changes: Sequence[PodChange], interval: float, coverage: float) -> float:
     """Rows per second that reach all ready pods, those unseen taken to be like those seen.
@@ -260,8 +257,10 @@ def mean_in_flight(intervals: Sequence[LoadInterval]) -> float:
     return sum(interval.in_flight * interval.seconds for interval in intervals) / seconds
 
 
-def level(intervals: Sequence[LoadInterval]) -> float:
+def level(intervals: Sequence[LoadInterval], *, shortest: float = 0.0) -> float:
     """Rows per second of the present: the highest mean of the last 1, 2, 4, ... intervals.
+
+    Means over less than `shortest` seconds say nothing: what comes in those can wait.
 
     Each mean counts less one standard error of a Poisson count, which is 1/sqrt(N) of it for N. So
     a jump counts after one interval, chance is averaged out, and a fall is believed once all of
@@ -276,7 +275,8 @@ def level(intervals: Sequence[LoadInterval]) -> float:
         requests += one.requests
         whole = count == len(intervals) and seconds >= LEVEL_SECONDS / 2
         counted = rows if whole else requests
-        if (count == take or count == len(intervals)) and counted > 0.0:
+        told = (count == take and seconds >= shortest) or count == len(intervals)
+        if told and counted > 0.0:
             highest = max(highest, rows / seconds * (1.0 - 1.0 / math.sqrt(counted)))
         take = 2 * take if count == take else take
     return highest

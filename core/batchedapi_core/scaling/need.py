@@ -191,7 +191,7 @@ def _capacity_need(policy: ScalingPolicy, evidence: Evidence, replica: Capacity)
     lead = evidence.start_up + (evidence.interval or 0.0)
     rising = forecast(evidence.trend, base=base, lead=lead, cap=policy.forecast_cap)
     margin = max(0.0, min(base * (1.0 + evidence.margin_share), evidence.highest) - base)
-    backlog = evidence.waiting_rows / policy.drain_seconds
+    backlog = evidence.waiting_rows / (policy.pace * policy.drain_seconds)
     rates = (base, base + margin, base + margin + backlog)
     plain, likely, lasting = (rate / one if one > 0 else 0.0 for rate in rates)
     # a forecast that comes true needs no margin, and one that does not was covered by it

@@ -12,7 +12,6 @@ from batchedapi_core.contract import MAX_BATCH_SIZE_LIMIT
 from batchedapi_core.scaling.forecast import trend
 from batchedapi_core.scaling.learned import RATIO_SECONDS, slowdown, start_ups_of
 from batchedapi_core.scaling.load import (
-    LEVEL_SECONDS,
     BatchingWindow,
     LoadInterval,
     arrival_rate,
@@ -29,7 +28,7 @@ from batchedapi_core.scaling.load import (
     shares_of,
     totals_of,
 )
-from batchedapi_core.scaling.policy import ScalingPolicy
+from batchedapi_core.scaling.policy import LEVEL_SECONDS, ScalingPolicy
 from batchedapi_core.scaling.samples import (
     RETENTION,
     Observation,
@@ -173,7 +172,7 @@ def _load(
         current=max(0, observation.current),
         changes=tuple(seen.changes),
         coverage=seen.coverage,
-        demand=_demand(intervals, latest),
+        demand=_demand(policy, intervals, latest),
         queue_rows=in_queues if queue is None else queue.rows,
         service=service,
         batching=batching_window(intervals, policy),
@@ -273,14 +272,19 @@ def _interval(
     )
 
 
-def _demand(intervals: Sequence[LoadInterval], latest: LoadInterval | None) -> Demand | None:
+def _demand(
+    policy: ScalingPolicy, intervals: Sequence[LoadInterval], latest: LoadInterval | None
+) -> Demand | None:
     if latest is None:
         return None
     return Demand(
         arrival_now=latest.arrival,
         arrival_window=mean_arrival(intervals),
         interval=latest.seconds,
-        level=level(recent(intervals, latest.time, LEVEL_SECONDS)),
+        level=level(
+            recent(intervals, latest.time, LEVEL_SECONDS * policy.pace),
+            shortest=LEVEL_SECONDS * (policy.pace - 1.0),
+        ),
         trend=trend(intervals),
         in_flight=mean_in_flight(intervals),
     )

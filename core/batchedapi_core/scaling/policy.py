@@ -21,6 +21,14 @@ SHORTEST_HOLD: Final = 60.0
 
 Half of it costs 2 % less, and lets a quarter more requests be late where bursts are random.
 """
+PROMPT: Final = 1.5
+"""Seconds: where requests may take longer, the autoscaler takes as much more time: see `pace`.
+
+Such an API has few requests, each for long: as many come by chance in some seconds and not in the
+next as make replicas come and go, and what a burst brings can wait for the next batch.
+"""
+LEVEL_SECONDS: Final = 10.0
+"""Demand of the present is read from no more than this much of the past, times the pace."""
 
 
 class StepKind(StrEnum):
@@ -75,12 +83,14 @@ class Behavior:
                 f"value > 0 and period > 0, got {self}"
             )
 
-    def window(self, start_up: float) -> float:
+    def window(self, start_up: float, pace: float) -> float:
         """Seconds of stabilization, where a replica takes `start_up` seconds to start.
 
         What goes must be started again if it was needed after all: hence the default.
         """
-        return max(SHORTEST_HOLD, start_up) if self.stabilization is None else self.stabilization
+        if self.stabilization is None:
+            return max(SHORTEST_HOLD * pace, start_up)
+        return self.stabilization
 
     @property
     def longest_period(self) -> float:
@@ -221,7 +231,7 @@ class ScalingPolicy:
 
     start_up: float = 30.0  # from a pod's creation to its readiness, until measured
     forecast_cap: float = 1.5  # a forecast adds at most this share of the demand
-    drain_seconds: float = 5.0  # a backlog is to be gone after this long
+    drain_seconds: float = 5.0  # a backlog is to be gone after this long, times the pace
     hot_utilization: float = 0.95  # of the replica with the most load; above, replicas are added
     imbalance_cap: float = 1.5  # on the need
     imbalance_half_life: float = 60.0
@@ -262,3 +272,12 @@ class ScalingPolicy:
         ):
             if not accepted:
                 raise ValueError(f"scaling policy: expected {expected}, got {self}")
+
+    @property
+    def pace(self) -> float:
+        """Times that this API may take longer than one of a prompt answer, 1 to 6.
+
+        The window over which demand is read, the hold, and the time for a backlog are longer by it.
+        """
+        slow = 1.0 if self.latency_target is None else self.latency_target / PROMPT
+        return max(1.0, min(slow, self.window / LEVEL_SECONDS))

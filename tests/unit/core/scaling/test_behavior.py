@@ -2,7 +2,15 @@
 
 import pytest
 
-from batchedapi_core.scaling.policy import Behavior, Select, StepKind, StepPolicy, fewest, most
+from batchedapi_core.scaling.policy import (
+    Behavior,
+    ScalingPolicy,
+    Select,
+    StepKind,
+    StepPolicy,
+    fewest,
+    most,
+)
 
 POD = StepPolicy(StepKind.PODS, 2, 60.0)
 HALF = StepPolicy(StepKind.PERCENT, 50, 15.0)
@@ -11,6 +19,24 @@ HALF = StepPolicy(StepKind.PERCENT, 50, 15.0)
 def of(*policies: StepPolicy, select: Select = Select.MAX) -> Behavior:
     """One direction with those policies."""
     return Behavior(0.0, policies, select)
+
+
+@pytest.mark.parametrize(
+    ("target", "window", "pace"),
+    [(None, 60.0, 1.0), (0.5, 60.0, 1.0), (3.0, 60.0, 2.0), (10.0, 60.0, 6.0), (10.0, 5.0, 1.0)],
+)
+def test_an_api_that_may_take_its_time_is_given_as_much_more(
+    target: float | None, window: float, pace: float
+) -> None:
+    """No more than there is of the past; a stabilization that is written down is as written."""
+    policy = ScalingPolicy(1, 9, 8, 0.0, target, window=window)
+
+    assert pace == policy.pace
+    assert [60.0 * pace, 500.0, 7.0] == [
+        policy.down.window(30.0, pace),
+        policy.down.window(500.0, pace),
+        Behavior(7.0, ()).window(30.0, pace),
+    ]
 
 
 @pytest.mark.parametrize(

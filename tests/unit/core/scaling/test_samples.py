@@ -208,6 +208,15 @@ def test_the_level_follows_a_jump_at_once_and_a_fall_when_all_intervals_show_it(
     assert 0.0 == level_of(0.0, 0.0) == level_of()
 
 
+def test_means_over_less_than_the_shortest_say_nothing() -> None:
+    """A jump counts by its share of the seconds that the API gives itself."""
+    jump = [LoadInterval.of(2.0 * n, 2.0, rate, BatchTotals()) for n, rate in enumerate((0, 0, 90))]
+
+    assert [90 - 45**0.5, 30 - 30**0.5 / 6**0.5, 0.0] == pytest.approx(
+        [level(jump), level(jump, shortest=5.0), level([], shortest=5.0)]
+    )
+
+
 def test_one_request_of_many_rows_is_no_jump() -> None:
     """Chance goes by requests: 900 rows are sure in 900 requests, and not at all in one."""
     calm = [LoadInterval.of(2.0 * n, 2.0, 0.0, BatchTotals()) for n in range(4)]
