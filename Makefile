@@ -143,7 +143,7 @@ examples: .venv/.torch $(COMPILED)/.made ## The examples with a real model, trai
 # few tests would come last otherwise, and they are the long ones.
 operator: $(INSTALLED) ## The chart, and the operator's half on a real kube-apiserver
 	tests/support/with-cluster $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder \
-	  --durations 15 tests/unit/charts/test_chart.py tests/contract/operator
+	  --durations 15 tests/unit/charts/test_schemas.py tests/contract/operator
 
 e2e: $(INSTALLED) ## The whole on a real cluster with real pods
 	tests/support/with-cluster $(BIN)/python -m pytest -s --durations 15 tests/cluster tests/e2e

@@ -12,6 +12,19 @@ import yaml
 ROOT: Final = Path(__file__).resolve().parents[2]
 CHART: Final = ROOT / "charts" / "batchedapi"
 TOOLS: Final = ROOT / ".cache" / "bin"
+TWO_NAMESPACES: Final = "watchNamespaces={team-a,team-b}"
+EVERYTHING: Final = (
+    TWO_NAMESPACES, "serviceMonitor.enabled=true", "serviceMonitor.labels.release=kps",
+    "networkPolicies.enabled=true", "exposure.gateway=true", "exposure.ingress=true",
+    "dashboards.enabled=true", "imagePullSecrets={pull}",
+    "prometheusRule.enabled=true",
+    "resources.limits.cpu=1",
+    "nodeSelector.pool=system", "tolerations[0].key=system", "priorityClassName=high",
+    "runtimeClassName=gvisor",
+    "topologySpreadConstraints[0].maxSkew=1", "topologySpreadConstraints[0].topologyKey=zone",
+    "topologySpreadConstraints[0].whenUnsatisfiable=ScheduleAnyway", "podLabels.team=a",
+    "podAnnotations.note=b", "defaults.pod.nodeSelector.pool=gpu",
+)  # fmt: skip
 
 Objects = list[dict[str, Any]]
 

@@ -1,9 +1,7 @@
 """The rendered chart: valid objects, no more rights than needed, a pod without privileges."""
 
 import json
-import subprocess
 import tomllib
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -14,25 +12,21 @@ from crds.metrics import API_RELABELLING, OPERATOR_NAME
 import dashboards
 from batchedapi_core import contract
 from batchedapi_operator.logs import LogFormat
-from chart import CHART, ROOT, Objects, granted, helm, of_operator, only, render, template, tool
-from kubernetes_schemas import LOCATION, api_description, write_schemas
+from chart import (
+    CHART,
+    EVERYTHING,
+    ROOT,
+    TWO_NAMESPACES,
+    Objects,
+    granted,
+    helm,
+    of_operator,
+    only,
+    render,
+    template,
+)
 
 MONITORING: Final = "networkPolicies.monitoringNamespaces"
-TWO_NAMESPACES: Final = "watchNamespaces={team-a,team-b}"
-EVERYTHING: Final = (
-    TWO_NAMESPACES, "serviceMonitor.enabled=true", "serviceMonitor.labels.release=kps",
-    "networkPolicies.enabled=true", "exposure.gateway=true", "exposure.ingress=true",
-    "dashboards.enabled=true", "imagePullSecrets={pull}",
-    "prometheusRule.enabled=true",
-    "resources.limits.cpu=1",
-    "nodeSelector.pool=system", "tolerations[0].key=system", "priorityClassName=high",
-    "runtimeClassName=gvisor",
-    "topologySpreadConstraints[0].maxSkew=1", "topologySpreadConstraints[0].topologyKey=zone",
-    "topologySpreadConstraints[0].whenUnsatisfiable=ScheduleAnyway", "podLabels.team=a",
-    "podAnnotations.note=b", "defaults.pod.nodeSelector.pool=gpu",
-)  # fmt: skip
-NOT_KUBERNETES: Final = "ServiceMonitor,PodMonitor,PrometheusRule,CustomResourceDefinition"
-"""prometheus-operator's kinds have no schema in Kubernetes; the CRD is checked by the apiserver."""
 
 
 def operator_container(objects: Objects) -> dict[str, Any]:
@@ -57,47 +51,6 @@ def test_the_chart_is_free_of_lint_warnings(settings: tuple[str, ...]) -> None:
     result = helm("lint", "--strict", str(CHART), *flags)
 
     assert "0 chart(s) failed" in result.stdout, result.stdout + result.stderr
-
-
-def conformity(manifests: str, folder: Path) -> Any:
-    """Kubeconform's report on some manifests; only what is wrong is listed in it."""
-    description = api_description()
-    if description is None:
-        pytest.skip("the Go module of Kubernetes is not in the module cache: no schemas offline")
-    write_schemas(description, folder)
-    location = ("-schema-location", f"{folder}/{LOCATION}")
-    flags = ("-strict", *location, "-skip", NOT_KUBERNETES, "-output", "json", "-summary")
-    result = subprocess.run(
-        [tool("kubeconform"), *flags, "-"],
-        input=manifests,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    return json.loads(result.stdout)
-
-
-@pytest.mark.parametrize("settings", [(), EVERYTHING], ids=["defaults", "everything"])
-def test_rendered_objects_match_the_schemas_of_kubernetes(
-    settings: tuple[str, ...], tmp_path: Path
-) -> None:
-    """A field in the wrong place is dropped in silence by helm install without validation."""
-    report = conformity(template(settings).stdout, tmp_path)
-
-    assert [] == report.get("resources", [])
-    assert report["summary"]["valid"] >= 7
-    assert 0 == report["summary"]["invalid"] + report["summary"]["errors"]
-
-
-def test_a_field_in_the_wrong_place_is_found(tmp_path: Path) -> None:
-    """The schemas are made here: they must be able to refuse something."""
-    manifests = template(()).stdout.replace("  replicas: 1", "  replica: 1")
-
-    (found,) = conformity(manifests, tmp_path)["resources"]
-
-    assert ("Deployment", "statusInvalid") == (found["kind"], found["status"])
-    assert "replica" in found["msg"]
 
 
 @pytest.mark.parametrize(
