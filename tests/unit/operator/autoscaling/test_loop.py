@@ -35,6 +35,9 @@ from batchedapi_operator.views import PodView
 class Situation:
     """One API with pods whose load the test sets, and a clock it moves."""
 
+    extra = ""
+    """More lines of a page, with places for the rows that ran and four times as many."""
+
     def __init__(self, *, replicas: int = 1, spec_replicas: int | None = None, **spec: Any) -> None:
         self.cluster = MemoryCluster()
         self.store = Store()
@@ -47,8 +50,6 @@ class Situation:
         self.cost_each: float | None = None
         """Of every row; None: an older replica, which exports no sizes."""
         self.max_batch_size = 16
-        self.extra = ""
-        """More lines of a page, with places for the rows that ran and four times as many."""
         self.meanwhile: Callable[[], None] = lambda: None
         """What happens while pods are asked."""
         self.metrics = OperatorMetrics()
