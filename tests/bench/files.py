@@ -1,13 +1,21 @@
 """Models that were not made for this, served as they are: which are answered rightly, and when.
 
     python tests/bench/files.py
+    python tests/bench/files.py --speed       # requests/s beside a class, and beside MLServer
 
 Needs `pip install -c constraints.txt '.[dev,huggingface,keras]'` and `pip install magika nudenet
 rapidocr-onnxruntime skl2onnx onnxscript`. Each file is served by `batchedapi serve`, asked for two
 rows at once, and compared with its own library. Then come tests of onnx's own operators, of which
-most have no dimension of rows.
+most have no dimension of rows, and files that are to be refused.
+
+`--speed` needs wrk, and `python -m venv .venv/mlserver` with `pip install mlserver==1.7.1
+mlserver-sklearn==1.7.1 onnxruntime 'uvloop<0.22'` in it. Models like W1 and W3 are asked by the
+same bodies of the Open Inference Protocol: the file as it is, the file in a class as people write
+it, and MLServer with adaptive batching of the same size and wait.
 """
 
+import contextlib
+import dataclasses
 import itertools
 import json
 import sys
@@ -23,13 +31,17 @@ import click
 import joblib
 import lightgbm
 import numpy as np
+import onnx
 import onnxruntime
 import pandas as pd
+import saved_models
 import skops.io
+import workloads
 import xgboost
 import yaml
-from harness import servers
+from harness import servers, wrk
 from harness.report import Table, environment, help_of, out_option, report
+from harness.rounds import Spread, ratio
 from onnx.backend.test.case.node import collect_testcases
 from sklearn.compose import ColumnTransformer
 from sklearn.datasets import load_iris
@@ -46,7 +58,17 @@ from batchedapi_core import contract
 
 _LIMIT_SECONDS: Final = 60.0
 _TOLERANCE: Final = 1e-4
+_CONNECTIONS: Final = (1, 16, 64)
+_SECONDS: Final = 2
+_COLUMNS: Final = ("the file", "a class", "MLServer")
 _NODE_TESTS: Final = 20
+_MLSERVER: Final = servers.BENCH.parents[1] / ".venv/mlserver/bin/mlserver"
+_INFER: Final = "/v2/models/model/infer"
+_CLASSES: Final = {"sklearn": "OfSklearn", "onnx": "OfOnnx"}
+_RUNTIMES: Final = {"sklearn": "mlserver_sklearn.SKLearnModel", "onnx": "mlserver_app.OnnxModel"}
+_RAN: Final = "ran"
+_GROUPS: Final = {"node test of onnx": "node tests", "wrong file": "wrong files"}
+"""Kinds that are counted apart from models."""
 _LENGTH: Final = 64
 """Of a dimension that differs from row to row."""
 _BUILT: Final = np.random.default_rng(7)
@@ -240,6 +262,40 @@ def node_tests(folder: Path) -> Iterator[Case]:
         yield Case("node test of onnx", path, [0], [])
 
 
+class _Runs:
+    """A pickle of it runs a command as it is loaded."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self._file,)
+
+
+def wrong_files(folder: Path) -> Iterator[Case]:
+    """Cut, of another format, of zeros, a pickle that runs, without rows, of an opset too new."""
+    good = onnx.load(saved_models.save("W1", "onnx", folder))
+    for name, content in (
+        ("half.onnx", good.SerializeToString()[:150]),
+        ("picture.onnx", b"\x89PNG\r\n\x1a\n" * 100),
+        ("half.skops", (folder / "scaled.skops").read_bytes()[:1000]),
+        ("another.ubj", good.SerializeToString()),
+    ):
+        (folder / name).write_bytes(content)
+    with (folder / "zeros.onnx").open("wb") as zeros:
+        zeros.truncate(1 << 30)
+    joblib.dump(_Runs(folder / _RAN), folder / "runs.joblib")
+    good.opset_import[0].version = 99
+    onnx.save(good, folder / "new.onnx")
+    good.opset_import[0].version = 17
+    good.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
+    onnx.save(good, folder / "one.onnx")
+    for name in ("half.onnx", "picture.onnx", "half.skops", "another.ubj", "zeros.onnx",
+                 "runs.joblib", "new.onnx", "one.onnx"):  # fmt: skip
+        yield Case("wrong file", folder / name, [0], [])
+    yield Case("wrong file", folder / ".." / folder.name / "one.onnx", [0], [], config={})
+
+
 def outcome(case: Case, port: int) -> Outcome:
     """Serve the file, ask for both rows, compare."""
     began = time.perf_counter()
@@ -258,8 +314,8 @@ def outcome(case: Case, port: int) -> Outcome:
                 late = time.perf_counter() - began > _LIMIT_SECONDS
                 if late or process.poll() is not None:
                     line = log.read_text(errors="replace").strip().splitlines()[-1]
-                    said = line.removeprefix("batchedapi: InitFailed: spec.predictor.model ")
-                    word = "refused" if said != line else "failed"
+                    said = line.partition("spec.predictor.model")[2].strip()
+                    word = "refused" if said else "failed"
                     return Outcome(word, time.perf_counter() - began, said)
                 time.sleep(0.02)
             body = json.dumps({"instances": case.rows}).encode()
@@ -271,7 +327,7 @@ def outcome(case: Case, port: int) -> Outcome:
 
 
 def _manifest(case: Case) -> dict[str, Any]:
-    model = {"uri": case.path.as_uri(), "trusted": True}
+    model = {"uri": f"file://{case.path}", "trusted": True}
     return {
         "apiVersion": contract.API_VERSION,
         "kind": contract.KIND,
@@ -299,29 +355,98 @@ def _alike(found: Any, expected: Any) -> bool:
     return bool(found == expected)
 
 
+def _ours(predictor: Mapping[str, Any]) -> Mapping[str, Any]:
+    made = servers.manifest("model")
+    return made | {"spec": made["spec"] | {"predictor": predictor}}
+
+
+@contextlib.contextmanager
+def _mlserver(file: Path, format_: str, port: int, body: bytes) -> Iterator[servers.Server]:
+    settings = {
+        "name": "model", "implementation": _RUNTIMES[format_], "parameters": {"uri": str(file)},
+        "max_batch_size": workloads.MAX_BATCH,
+        "max_batch_time": workloads.BATCH_INTERVAL_MS / 1000,
+    }  # fmt: skip
+    (file.parent / "model-settings.json").write_text(json.dumps(settings))
+    ports = {"HTTP": port, "GRPC": port + 1, "METRICS": port + 2}
+    variables = {f"MLSERVER_{name}_PORT": str(number) for name, number in ports.items()}
+    variables |= {"MLSERVER_DEBUG": "false", "PYTHONPATH": str(servers.BENCH)}
+    variables["MLSERVER_METRICS_DIR"] = str(file.parent)
+    with servers.running([str(_MLSERVER), "start", str(file.parent)], variables) as (process, log):
+        servers.wait_until(lambda: servers.status_of(port, _INFER, body) == 200, process, log)
+        yield servers.Server("MLServer", process.pid, port, _INFER, 0, process)
+
+
+def speeds(workload: str, format_: str, port: int, rounds: int) -> Iterator[list[str]]:
+    """A row of the table for each number of connections, of one model."""
+    name, number = {"sklearn": ("input", "FP64"), "onnx": ("x", "FP32")}[format_]
+    row = saved_models.X[0]
+    tensor = {"name": name, "shape": [1, len(row)], "datatype": number, "data": row.tolist()}
+    body = json.dumps({"id": "a", "inputs": [tensor]}).encode()
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-files-") as name,
+        contextlib.ExitStack() as stack,
+    ):
+        file = saved_models.save(workload, format_, Path(name))
+        path = f"saved_models:{_CLASSES[format_]}"
+        asked = [stack.enter_context(_mlserver(file, format_, port + 20, body))]
+        predictors: list[dict[str, Any]] = [
+            {"model": {"uri": file.as_uri(), "trusted": True}},
+            {"path": path, "config": {"file": str(file)}},
+        ]
+        for i, predictor in enumerate(predictors):
+            manifest = stack.enter_context(servers.manifest_file(_ours(predictor)))
+            server = stack.enter_context(servers.serving(manifest, port + 4 * i))
+            asked.insert(i, dataclasses.replace(server, path=_INFER))
+        answers = [json.loads(servers.ask(one.port, _INFER, body)[1]) for one in asked]
+        found = [np.ravel(one["outputs"][0]["data"])[0] for one in answers]
+        if not np.allclose(found, found[0], _TOLERANCE):
+            raise click.ClickException(f"{workload}, {format_}: expected one answer, got {found}")
+        for connections in _CONNECTIONS:
+            rates: list[list[float]] = [[] for _ in asked]
+            for _ in range(rounds):
+                for server, of in zip(asked, rates, strict=True):
+                    of.append(wrk.timed(server, body, connections, _SECONDS).rate)
+            click.echo(f"{workload} {format_} c={connections} {rates}", err=True)
+            ratios = [ratio(rates[0], of).text(2) for of in rates[1:]]
+            spreads = [Spread.of(of).text() for of in rates]
+            yield [workload, format_, str(connections), *ratios, *spreads]
+
+
 @click.command(help=help_of(__doc__))
+@click.option("--speed", is_flag=True, help="Requests/s instead.")
+@click.option("--rounds", type=click.IntRange(1, 20), default=3, show_default=True)
 @click.option("--port", default=servers.PORT + 700, show_default=True, help="First of two.")
 @out_option
-def main(port: int, out: Path | None) -> None:
+def main(*, speed: bool, rounds: int, port: int, out: Path | None) -> None:
     """See the module's docstring."""
     began = environment()
     warnings.simplefilter("ignore")
+    if speed:
+        wrk.require_wrk()
+        models = itertools.product(("W1", "W3"), _CLASSES)
+        lines = [line for one in models for line in speeds(*one, port, rounds)]
+        head = ["model", "format", "clients", "file / class", "file / MLServer", *_COLUMNS]
+        note = f"{rounds} interleaved rounds of {_SECONDS} s a cell; requests/s."
+        report("files-speed", began, [Table("files beside a class and MLServer", head, lines)],
+               notes=[note], measured={"rows": lines}, out=out)  # fmt: skip
+        return
     rows, found = [], []
     with tempfile.TemporaryDirectory(prefix="bench-files-") as name:
         folder = Path(name)
         for case in itertools.chain(
             shipped(), torch_exports(folder), sklearn_exports(folder), estimators(folder),
-            folders(folder), node_tests(folder),
+            folders(folder), node_tests(folder), wrong_files(folder),
         ):  # fmt: skip
             got = outcome(case, port)
             click.echo(f"{case.kind}  {case.path.name}  {got.words}  {got.seconds:.1f} s", err=True)
             rows.append([case.kind, case.path.name, got.words, f"{got.seconds:.1f}", got.reason])
             found.append({"kind": case.kind, "file": case.path.name, **got._asdict()})
+        if (folder / _RAN).exists():
+            raise click.ClickException("a pickle ran")
     notes = []
-    for what, of in (
-        ("models", [one for one in found if "node" not in str(one["kind"])]),
-        ("node tests", [one for one in found if "node" in str(one["kind"])]),
-    ):
+    for what in ("models", *_GROUPS.values()):
+        of = [one for one in found if _GROUPS.get(str(one["kind"]), "models") == what]
         right = sum(one["words"] == "right" for one in of)
         refused = sum(one["words"] == "refused" for one in of)
         slowest = max(float(str(one["seconds"])) for one in of)

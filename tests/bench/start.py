@@ -1,11 +1,13 @@
 """How long a warm start takes: from exec to /readyz, and to the first answer.
 
     python tests/bench/start.py --runs 20
+    python tests/bench/start.py --parent HEAD~1     # in turn with an earlier commit
 
 Warm: one start before the measured ones fills the page cache and compiles every module, as an image
 has them compiled, into a folder of this run's own.
 """
 
+import contextlib
 import http
 import subprocess
 import sys
@@ -65,32 +67,44 @@ def import_floor() -> float:
 @click.option("--manifest", type=click.Path(path_type=Path, exists=True, dir_okay=False),
               help="Absent: the echo predictor.")  # fmt: skip
 @click.option("--item", default="1", show_default=True, help="JSON of the first request.")
+@click.option("--parent", help="A commit of ours to start in turn.")
 @click.option("--port", default=servers.PORT + 400, show_default=True, help="First of two.")
 @out_option
-def main(runs: int, manifest: Path | None, item: str, port: int, out: Path | None) -> None:
+def main(  # noqa: PLR0917 - as click has it
+    runs: int,
+    manifest: Path | None,
+    item: str,
+    parent: str | None,
+    port: int,
+    out: Path | None,
+) -> None:
     """See the module's docstring."""
     began = environment()
     with (
         servers.manifest_file(servers.manifest("Echo")) as echo,
         tempfile.TemporaryDirectory(prefix="bench-compiled-") as folder,
+        contextlib.ExitStack() as stack,
     ):
         compiled = {"PYTHONPYCACHEPREFIX": folder, "PYTHONDONTWRITEBYTECODE": ""}
         file, body = manifest or echo, item.encode()
-        start_once(file, body, port, compiled)
-        starts, floors = [], []
+        codes = {"": compiled}
+        if parent is not None:
+            codes[f", commit {parent}"] = compiled | stack.enter_context(servers.code_of(parent))
+        for code in codes.values():
+            start_once(file, body, port, code)
+        starts: dict[str, list[Start]] = {name: [] for name in codes}
+        floors = []
         for _ in range(runs):
-            starts.append(start_once(file, body, port, compiled))
+            for name, code in codes.items():
+                starts[name].append(start_once(file, body, port, code))
             floors.append(import_floor())
-    rows = [
-        [what, *(f"{value:.2f}" for value in Spread.of(seconds))]
-        for what, seconds in (
-            ("/readyz 200", [start.ready for start in starts]),
-            ("first answer", [start.answer for start in starts]),
-            ("python -c 'import numpy', for scale", floors),
-        )
-    ]
+    timed = [("python -c 'import numpy', for scale", floors)]
+    for name, several in reversed(starts.items()):
+        timed.insert(0, (f"first answer{name}", [start.answer for start in several]))
+        timed.insert(0, (f"/readyz 200{name}", [start.ready for start in several]))
+    rows = [[what, *(f"{value:.2f}" for value in Spread.of(seconds))] for what, seconds in timed]
     table = Table("seconds since exec", ["until", "median", "min", "max"], rows)
-    found = {"starts": [start._asdict() for start in starts], "import_numpy": floors}
+    found = {"seconds": dict(timed)}
     report("start", began, [table], notes=[f"{runs} warm starts."], measured=found, out=out)
 
 

@@ -121,8 +121,8 @@ def serving_workload(
 
 
 @contextlib.contextmanager
-def serving_commit(workload: str, commit: str, port: int) -> Iterator[Server]:
-    """Our server as it was at `commit`, with a class of today's `workloads.py`.
+def code_of(commit: str) -> Iterator[dict[str, str]]:
+    """The variables with which our programs are those of `commit`.
 
     Raises:
         subprocess.CalledProcessError: git does not know the commit.
@@ -133,12 +133,18 @@ def serving_commit(workload: str, commit: str, port: int) -> Iterator[Server]:
         git = ["git", "-C", root, "archive", "-o", str(archive), commit]
         subprocess.run([*git, "core", "serving"], check=True)
         subprocess.run(["tar", "-xf", str(archive), "-C", folder], check=True)
-        trees = {"PYTHONPATH": f"{folder}/core:{folder}/serving"}
-        with (
-            manifest_file(manifest(workload)) as file,
-            serving(file, port, trees) as server,
-        ):
-            yield dataclasses.replace(server, name=f"commit {commit[:12]}")
+        yield {"PYTHONPATH": f"{folder}/core:{folder}/serving"}
+
+
+@contextlib.contextmanager
+def serving_commit(workload: str, commit: str, port: int) -> Iterator[Server]:
+    """Our server as it was at `commit`, with a class of today's `workloads.py`."""
+    with (
+        code_of(commit) as trees,
+        manifest_file(manifest(workload)) as file,
+        serving(file, port, trees) as server,
+    ):
+        yield dataclasses.replace(server, name=f"commit {commit[:12]}")
 
 
 @contextlib.contextmanager
