@@ -20,6 +20,7 @@ from typing import Final
 from batchedapi_core import contract
 from batchedapi_core.service_model import BatchSums, ServiceTime, fit
 from batchedapi_serving.codecs import Results, codec_for
+from batchedapi_serving.codecs.equality import difference
 from batchedapi_serving.errors import ClientError, LoadError
 from batchedapi_serving.ipc import Meta, Payload
 from batchedapi_serving.laptop.checking.equality import (
@@ -28,7 +29,6 @@ from batchedapi_serving.laptop.checking.equality import (
     Sample,
     by_shape,
     choose_samples,
-    difference,
     findings,
 )
 from batchedapi_serving.laptop.checking.report import (

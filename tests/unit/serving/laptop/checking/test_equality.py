@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from batchedapi_serving.codecs import codec_for
+from batchedapi_serving.codecs.equality import array_difference
 from batchedapi_serving.errors import InvalidInputError
 from batchedapi_serving.laptop.checking.__main__ import FEWEST_RUNS, time_batches
 from batchedapi_serving.laptop.checking.equality import (
     AskedMethod,
     FailedError,
     Sample,
-    array_difference,
     by_shape,
     choose_samples,
     findings,

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchedapi_serving.laptop.checking.equality import array_difference, json_difference, without
+from batchedapi_serving.codecs.equality import array_difference, json_difference, without
 
 
 @pytest.mark.parametrize(
