@@ -76,6 +76,8 @@ A query rather than a path: replicas that do not know it answer with the whole p
 PATH_LIVE: Final = "/livez"
 PATH_READY: Final = "/readyz"
 PATH_STARTUP: Final = "/startupz"
+PATH_RECENT: Final = "/recent"
+"""On the admin port, for pods of the same API alone: recent rows and their answers, in frames."""
 PATH_QUEUE: Final = "/queue"
 """On the admin port of web pods; `wait=SECONDS` answers as soon as there are rows, or then: a JSON
 object {"rows", "oldest_seconds", "requests"}."""
@@ -109,6 +111,10 @@ DEFAULT_REDIS_HOST: Final = "localhost"
 DEFAULT_REDIS_PORT: Final = 6379
 ENV_CPU_REQUEST: Final = "BATCHEDAPI_CPU_REQUEST"
 """spec.compute.cpu, for `processesPerReplica: cpu_count`; a container cannot read its request."""
+ENV_COMPARE: Final = "BATCHEDAPI_COMPARE"
+"""`updateStrategy.compare` as the replica needs it: a JSON object of `peers`, the name of all ready
+pods of the API, `port`, where they are asked, `token`, which all of them know, `revision`, its own,
+and the shares `slower` and `differ`."""
 ENV_SOURCES: Final = "BATCHEDAPI_ENV_SOURCES"
 """`predictor.envFrom` as the replica needs it: a JSON object of `sources`, how each is
 called, and `env`, names that beat theirs."""

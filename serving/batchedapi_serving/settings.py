@@ -111,6 +111,24 @@ class QueueSettings:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class CompareSettings:
+    """Comparison of this revision with the one before, and of the next with this one."""
+
+    peers: str
+    """Name of all pods of the API that are ready."""
+    port: int
+    """Admin port of each."""
+    token: str
+    """Known to the pods of the API alone."""
+    revision: str
+    """Revision of this pod, by the operator's name."""
+    slower: float
+    """Share by which batches may take longer: 0.3 is 30 %."""
+    differ: float
+    """Share of rows that may get another answer."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class TracingSettings:
     """Choice of the requests that have spans, and the place these go to."""
 
@@ -197,6 +215,8 @@ class ReplicaSettings:
     """Of a model that is served as it is."""
     model_trusted: bool = False
     """Whether code that such a model brings may run."""
+    compare: CompareSettings | None = None
+    """None: no rows are kept, and no revision is compared."""
     in_pod: bool = False
     """The cluster knows who ends, and sends new clients elsewhere if anybody else is ready."""
 
@@ -250,6 +270,11 @@ class ReplicaSettings:
     def engine_path(self) -> Path:
         """Unix socket on which further web processes hand in their requests."""
         return self._file(DESK_SOCKET)
+
+    @property
+    def recent_path(self) -> Path:
+        """Unix socket at which the first model process hands out recent rows."""
+        return self._file("recent.sock")
 
     def failure_path(self, worker_index: int) -> Path:
         """Where a model process that cannot start leaves the reason."""

@@ -1,5 +1,6 @@
 """The smaller sections of `spec`. A field exists only if it works; its text is the reference."""
 
+import enum
 from typing import Annotated, ClassVar, Final
 
 from pydantic import Field, PlainValidator, StringConstraints
@@ -118,6 +119,51 @@ IntOrPercent = Annotated[
 ]
 
 
+Percent = Annotated[
+    str,
+    StringConstraints(
+        pattern=worded(PERCENT, "expected a percentage such as 30%, as a text"), max_length=4
+    ),
+]
+
+
+class CompareMode(enum.StrEnum):
+    """Whether a new revision is compared with the one before."""
+
+    OFF = "Off"
+    ON = "On"
+
+
+class Compare(ManifestModel):
+    """Compares a new revision with the old one, by recent rows, before it gets any."""
+
+    mode: CompareMode = Field(
+        CompareMode.OFF,
+        description="On: a replica keeps recent rows and their answers in memory, at most 16 MiB."
+        " A pod of a new revision asks a pod of the old one for them, and runs them before it is"
+        " ready. Off: nothing is kept.",
+    )
+    slower: Percent = Field(
+        "30%",
+        description="How much longer batches may take. Above it, the rollout is held.",
+    )
+    differ: Percent = Field(
+        "0%",
+        description="Share of rows that may get another answer, beyond what rounding explains."
+        " Above it, the rollout is held.",
+    )
+
+    @property
+    def is_on(self) -> bool:
+        """Whether rows are kept and new revisions compared."""
+        return self.mode is CompareMode.ON
+
+    @property
+    def shares(self) -> tuple[float, float]:
+        """`slower` and `differ` as shares: 0.3 is 30 %."""
+        return int(self.slower[:-1]) / 100, int(self.differ[:-1]) / 100
+
+
 class UpdateStrategy(ManifestModel):
     """How a new revision replaces the old one, and how a replica stops."""
 
@@ -132,6 +178,11 @@ class UpdateStrategy(ManifestModel):
         at_least="0s",
         at_most="10m",
         description="How long a stopping replica goes on accepting, until endpoints have settled.",
+    )
+    compare: Compare = Field(
+        default_factory=Compare,
+        description=(Compare.__doc__ or ""),
+        json_schema_extra={"default": {}},
     )
 
     rules: ClassVar[tuple[Rule, ...]] = (

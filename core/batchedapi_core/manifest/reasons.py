@@ -263,6 +263,29 @@ SCHEDULED: Final = {
         " affinity or tolerations",
     ),
 }
+_COMPARED_REMEDY: Final = "spec.updateStrategy.compare, or go back to the manifest before"
+COMPARED: Final = {
+    "Compared": ConditionReason(
+        "a replica of the current revision is ready: it was no worse than the one before, or had"
+        " nothing to be compared with, as its log says"
+    ),
+    "Comparing": ConditionReason("no replica of the current revision is ready yet, and none worse"),
+    "Slower": ConditionReason(
+        "recent batches take longer with the new revision than with the old one, which goes on",
+        f"make it faster, allow more in {_COMPARED_REMEDY}",
+        lasting=True,
+    ),
+    "MoreErrors": ConditionReason(
+        "recent rows fail with the new revision that the old one answered, which goes on",
+        f"see `kubectl logs --previous` of the pod, set Off in {_COMPARED_REMEDY}",
+        lasting=True,
+    ),
+    "AnswersDiffer": ConditionReason(
+        "recent rows get other answers from the new revision than from the old one, which goes on",
+        f"if they are meant to, allow more in {_COMPARED_REMEDY}",
+        lasting=True,
+    ),
+}
 METRICS_AVAILABLE: Final = {
     "AllPods": ConditionReason("every ready replica told its figures"),
     "Partial": ConditionReason(
@@ -357,6 +380,7 @@ REASONS: Final[Mapping[ConditionType, Mapping[str, ConditionReason]]] = {
     ConditionType.SPEC_VALID: SPEC_VALID,
     ConditionType.MODEL_LOADED: MODEL_LOADED,
     ConditionType.SCHEDULED: SCHEDULED,
+    ConditionType.COMPARED: COMPARED,
     ConditionType.METRICS_AVAILABLE: METRICS_AVAILABLE,
     ConditionType.AUTOSCALING_ACTIVE: AUTOSCALING_ACTIVE,
     ConditionType.SCALING_LIMITED: SCALING_LIMITED,

@@ -31,6 +31,7 @@ class ConditionType(enum.StrEnum):
     SPEC_VALID = "SpecValid"
     MODEL_LOADED = "ModelLoaded"
     SCHEDULED = "Scheduled"
+    COMPARED = "Compared"
     METRICS_AVAILABLE = "MetricsAvailable"
     AUTOSCALING_ACTIVE = "AutoscalingActive"
     SCALING_LIMITED = "ScalingLimited"
