@@ -13,8 +13,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,6 +40,7 @@ from batchedapi_serving.orphans import ended_after
 from batchedapi_serving.overrides import Flags, check_sources, in_effect
 from batchedapi_serving.settings import (
     BatchingSettings,
+    CompareSettings,
     MethodSettings,
     RecordingSettings,
     ReplicaSettings,
@@ -274,8 +275,19 @@ def replica_settings(documents: Documents, options: ServeOptions, runtime: Path)
         tracing=_tracing(documents),
         role=options.role,
         queue=queue_settings(batching, options.role, {**predictor.variables, **os.environ}),
+        compare=_compare(os.environ),
         in_pod=_IN_POD in os.environ,
     )
+
+
+def _compare(environment: MutableMapping[str, str]) -> CompareSettings | None:
+    """How revisions are compared, which the operator alone says; user code never has the token."""
+    told = environment.pop(contract.ENV_COMPARE, None)
+    if told is None:
+        return None
+    names = (field.name for field in fields(CompareSettings))
+    said = json.loads(told)
+    return CompareSettings(**{name: said[name] for name in names})
 
 
 def _recording(path: Path | None) -> RecordingSettings | None:

@@ -19,7 +19,8 @@ from batchedapi_serving.errors import LoadError
 from batchedapi_serving.logs import configure_logging, log_apart, log_as
 from batchedapi_serving.model.forking import Fork, serve_forks
 from batchedapi_serving.model.loaded import LoadedPredictor, construct
-from batchedapi_serving.model.worker import ChannelLoop
+from batchedapi_serving.model.recent import RecentBatches, RecordedRunner
+from batchedapi_serving.model.worker import ChannelLoop, FrameRunner
 from batchedapi_serving.processes import (
     CONTROL_DESCRIPTOR,
     LOADED,
@@ -76,10 +77,20 @@ def run_model(settings: ReplicaSettings, worker_index: int) -> int:
         "methods": [method.to_json() for method in loaded.methods],
         "warm_up": {name: [tuple(one) for one in of] for name, of in loaded.timings.items()},
     }
+    runner = recorded(loaded, settings)
     if loaded.any_async:
-        loaded.channel.serve(settings.lanes_path, loaded.runner, hello)
-    lanes.serve(settings.lanes_path, loaded.runner, hello)
+        loaded.channel.serve(settings.lanes_path, runner, hello)
+    lanes.serve(settings.lanes_path, runner, hello)
     return 0
+
+
+def recorded(loaded: LoadedPredictor, settings: ReplicaSettings) -> FrameRunner:
+    """The runner; that of the first process keeps recent batches, if these are asked for."""
+    if settings.compare is None or loaded.context.worker_index > 0:
+        return loaded.runner
+    recent = RecentBatches(loaded.methods)
+    recent.serve(settings.recent_path, settings.compare.revision)
+    return RecordedRunner(loaded.runner, recent)
 
 
 def share(loaded: LoadedPredictor, control: socket.socket) -> Fork:

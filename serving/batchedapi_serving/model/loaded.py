@@ -16,7 +16,10 @@ from typing import Final
 
 from batchedapi_serving.errors import LoadError
 from batchedapi_serving.hardware import visible_gpus
+from batchedapi_serving.ipc import Meta, Payload
+from batchedapi_serving.metrics import slots
 from batchedapi_serving.model.batch import BatchRunner
+from batchedapi_serving.model.compared import compare
 from batchedapi_serving.model.forking import MovableValues, hindrance, problem_of_fork
 from batchedapi_serving.model.loading import (
     MAX_METHODS,
@@ -98,7 +101,7 @@ class LoadedPredictor:
             first: Of the processes that share what was loaded.
 
         Raises:
-            LoadError: the warm-up failed.
+            LoadError: the warm-up failed, or this revision is worse than the one before.
         """
         if self.values is not None:
             opened = partial(_files, self.settings, self.context.worker_index)
@@ -109,9 +112,33 @@ class LoadedPredictor:
         self.submitter.local = LocalAnswers(self.runner, self.methods, self.settings, lanes)
         warm = self._warm and self.settings.threads == 1
         self._warm_up([one for one in self.methods if one.is_async or not warm], lanes)
+        self._compare(lanes)
         if self.any_async:
             lanes.wait(self.channel.call(self.submitter.begin()))
         return lanes
+
+    def _compare(self, lanes: LaneThreads) -> None:
+        """Compare the revision, once a replica: one that was ready is not held any more."""
+        settings = self.settings.compare
+        if settings is None or self.context.worker_index > 0:
+            return
+        if not slots.map_memory(self.settings.metrics_path)[slots.READY]:
+            compare(settings, self.methods, partial(self._timed, lanes))
+
+    def _timed(
+        self, lanes: LaneThreads, method: MethodSpec, meta: Meta, payload: bytes
+    ) -> tuple[Meta, Sequence[Payload], float]:
+        """The answer to a batch, where its method runs, and in how many seconds."""
+
+        def run() -> tuple[Meta, Sequence[Payload], float]:
+            began = time.perf_counter()
+            return *self.runner.run(meta, payload), time.perf_counter() - began
+
+        async def run_async() -> tuple[Meta, Sequence[Payload], float]:
+            began = time.perf_counter()
+            return *await self.runner.run_async(meta, payload), time.perf_counter() - began
+
+        return lanes.wait(self.channel.call(run_async())) if method.is_async else lanes.call(run)
 
     def _warm_up(self, methods: Sequence[MethodSpec], lanes: LaneThreads) -> None:
         """Of sync methods in every lane, of async ones on the loop of the channel."""

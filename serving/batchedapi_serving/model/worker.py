@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from batchedapi_serving.codecs.interface import Item
 from batchedapi_serving.ipc import (
@@ -34,7 +34,6 @@ from batchedapi_serving.ipc import (
     read_frames,
 )
 from batchedapi_serving.logs import name_of, traceback_of
-from batchedapi_serving.model.batch import BatchRunner
 from batchedapi_serving.model.streams import Outlet
 from batchedapi_serving.predictor.api import TRACE_HEADERS
 from batchedapi_serving.processes import EXIT_UNFIT, kept_from_forks
@@ -48,6 +47,24 @@ _NO_SIGNAL: Final = getattr(socket, "MSG_NOSIGNAL", 0)
 _RESTARTED: Final = "the web process was restarted"
 CURRENT_CALL: Final = contextvars.ContextVar[int | None]("current_call", default=None)
 """Id of the call in whose task, or a task of its making, the code runs."""
+
+
+class FrameRunner(Protocol):
+    """Answers frames of batches; see BatchRunner."""
+
+    def run(self, meta: Meta, payload: Payload) -> tuple[Meta, Sequence[Payload]]:
+        """Answer one, in the thread of a lane."""
+
+    async def run_async(self, meta: Meta, payload: Payload) -> tuple[Meta, Sequence[Payload]]:
+        """Answer one of an async method."""
+
+    def streams(self, method: str) -> bool:
+        """Whether that method is answered item by item."""
+
+    async def run_stream(
+        self, meta: Meta, payload: Payload, outlet: Outlet
+    ) -> tuple[Meta, Sequence[Payload]]:
+        """Answer one call with a stream."""
 
 
 class UnfitError(Exception):
@@ -107,7 +124,7 @@ class LaneThreads:
         self._asked.put(answer)
         return await asyncio.wrap_future(answered)
 
-    def serve(self, path: Path, runner: BatchRunner, hello: Mapping[str, Any]) -> None:
+    def serve(self, path: Path, runner: FrameRunner, hello: Mapping[str, Any]) -> None:
         """Run batches until the process ends."""
         serve = functools.partial(_run_lane, path, runner, hello)
         if not self._threads:
@@ -116,7 +133,7 @@ class LaneThreads:
             future.result()
 
 
-def _run_lane(path: Path, runner: BatchRunner, hello: Mapping[str, Any]) -> None:
+def _run_lane(path: Path, runner: FrameRunner, hello: Mapping[str, Any]) -> None:
     try:
         serve_lane(path, runner, hello)
     except UnfitError:
@@ -129,7 +146,7 @@ def _run_lane(path: Path, runner: BatchRunner, hello: Mapping[str, Any]) -> None
         os._exit(1)
 
 
-def serve_lane(path: Path, runner: BatchRunner, hello: Mapping[str, Any]) -> None:
+def serve_lane(path: Path, runner: FrameRunner, hello: Mapping[str, Any]) -> None:
     """Run what the dispatcher sends, one batch after another; never returns.
 
     Raises:
@@ -153,7 +170,7 @@ def serve_lane(path: Path, runner: BatchRunner, hello: Mapping[str, Any]) -> Non
 
 
 def _serve_batches(
-    connection: socket.socket, runner: BatchRunner, memories: Sequence[SharedMemory]
+    connection: socket.socket, runner: FrameRunner, memories: Sequence[SharedMemory]
 ) -> None:
     try:
         for meta, payload in read_frames(connection):
@@ -249,7 +266,7 @@ class ChannelLoop:
         """Run it there; see LaneThreads.wait."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
-    def serve(self, path: Path, runner: BatchRunner, hello: Mapping[str, Any]) -> None:
+    def serve(self, path: Path, runner: FrameRunner, hello: Mapping[str, Any]) -> None:
         """Connect to the dispatcher from now on, again and again."""
         serving = asyncio.run_coroutine_threadsafe(self._serve(path, runner, hello), self.loop)
         serving.add_done_callback(_serving_ended)
@@ -264,7 +281,7 @@ class ChannelLoop:
             raise ConnectionLostError("there is no web process just now")
         return await self._connection.submit(meta, payload)
 
-    async def _serve(self, path: Path, runner: BatchRunner, hello: Mapping[str, Any]) -> None:
+    async def _serve(self, path: Path, runner: FrameRunner, hello: Mapping[str, Any]) -> None:
         supervisor = os.getppid()
         while True:
             end_without(supervisor)  # nor does a process that was forked from a call serve any
@@ -279,7 +296,7 @@ class ChannelLoop:
                 await asyncio.sleep(RECONNECT_SECONDS)
 
     async def _connected(
-        self, path: Path, runner: BatchRunner, hello: Mapping[str, Any]
+        self, path: Path, runner: FrameRunner, hello: Mapping[str, Any]
     ) -> "_WorkerConnection":
         connecting = OwnSocket(socket.AF_UNIX)
         try:
@@ -305,7 +322,7 @@ class _WorkerConnection(FrameProtocol):
 
     PEER = "the dispatcher"
 
-    def __init__(self, runner: BatchRunner, hello: Meta) -> None:
+    def __init__(self, runner: FrameRunner, hello: Meta) -> None:
         super().__init__()
         self._runner = runner
         self._hello = hello

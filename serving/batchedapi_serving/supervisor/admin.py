@@ -8,12 +8,13 @@ import asyncio
 import contextlib
 import email.utils
 import functools
+import hmac
 import json
 import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
@@ -25,7 +26,7 @@ from batchedapi_serving.metrics import slots
 from batchedapi_serving.metrics.page import Part, scaling_page, whole_page
 from batchedapi_serving.predictor.files import PredictorMetrics
 from batchedapi_serving.processes import close, may_open
-from batchedapi_serving.settings import Role
+from batchedapi_serving.settings import ReplicaSettings, Role
 from batchedapi_serving.web.limits import Limits
 
 log = logging.getLogger(__name__)
@@ -48,6 +49,8 @@ _READ_BYTES: Final = 65536
 _LONGEST_POLL: Final = 60.0
 _POLL_SECONDS: Final = 0.02
 """Between looks of who waits for the first row: nothing beside the start of a pod."""
+_RECENT_SECONDS: Final = 5.0
+"""For the model process to hand out its recent rows."""
 _WHOLE: Final = Part()
 _TEXT: Final = "text/plain; charset=utf-8"
 _NOT_FOUND: Final = (404, _TEXT, b"served here: / /metrics /livez /readyz /startupz\n")
@@ -134,11 +137,35 @@ def _health(*, good: bool, yes: bytes, no: bytes) -> Answer:
     return (200, _TEXT, yes) if good else (503, _TEXT, no)
 
 
+class RecentRows:
+    """Hands the recent rows of the model process on, to pods of the same API alone."""
+
+    def __init__(self, settings: ReplicaSettings) -> None:
+        self._compare = settings.compare
+        self._path = settings.recent_path
+
+    async def answer(self, headers: Iterable[tuple[bytes, bytes]]) -> Answer:
+        """To one request with those headers; where nothing is kept there is no such page."""
+        if self._compare is None:
+            return _NOT_FOUND
+        given = dict(headers).get(b"authorization", b"")
+        if not hmac.compare_digest(given, f"Bearer {self._compare.token}".encode()):
+            return 401, _TEXT, b"expected the token of the pods of this API\n"
+        try:
+            async with asyncio.timeout(_RECENT_SECONDS):
+                reader, writer = await asyncio.open_unix_connection(self._path)
+                with contextlib.closing(writer):
+                    return 200, "application/octet-stream", await reader.read()
+        except OSError:  # TimeoutError is one
+            return 503, _TEXT, b"the model process is not there; try again\n"
+
+
 class AdminServer:
     """Owner of the admin port's connections."""
 
-    def __init__(self, app: AdminApp, listener: socket.socket) -> None:
+    def __init__(self, app: AdminApp, recent: RecentRows, listener: socket.socket) -> None:
         self._app = app
+        self._recent = recent
         self._listener = listener
         self._most = min(MAX_CONNECTIONS, may_open(_DESCRIPTORS) // 2)
         self._spare: list[int] = []
@@ -205,8 +232,11 @@ class AdminServer:
                         asked = urlsplit(target)
                     except ValueError:  # an address that is none
                         asked = urlsplit("")
-                    await self._app.wait(asked.path, asked.query)
-                    answer = self._app.answer(method, asked.path, asked.query)
+                    if method == "GET" and asked.path == contract.PATH_RECENT:
+                        answer = await self._recent.answer(request.headers)
+                    else:
+                        await self._app.wait(asked.path, asked.query)
+                        answer = self._app.answer(method, asked.path, asked.query)
                     await _send(http, connection, answer, has_body=method != "HEAD")
                     if http.our_state is h11.MUST_CLOSE or http.their_state is h11.MUST_CLOSE:
                         return  # it was asked to close

@@ -20,7 +20,7 @@ from batchedapi_serving.predictor.files import MeasuredFiles
 from batchedapi_serving.processes import Backoff, Child, came, first_of
 from batchedapi_serving.settings import ReplicaSettings, Role
 from batchedapi_serving.signals import signals_heard
-from batchedapi_serving.supervisor.admin import AdminApp, AdminServer
+from batchedapi_serving.supervisor.admin import AdminApp, AdminServer, RecentRows
 from batchedapi_serving.supervisor.adopted import Adopted
 from batchedapi_serving.supervisor.lifecycle import (
     READINESS_CHECK_SECONDS,
@@ -181,7 +181,7 @@ class Supervisor:
             cpu=lambda: cpu_seconds(self._pids),
             part=Part(self._settings.role.value, shared_queue=self._settings.queue is not None),
         )  # fmt: skip
-        return AdminServer(app, self._admin_listener)
+        return AdminServer(app, RecentRows(self._settings), self._admin_listener)
 
     def _leaves(self) -> bool:
         """Whether a replica that stops says so: outside of a pod nobody else does."""

@@ -1,0 +1,154 @@
+"""Recent batches and their answers, in the memory of the first model process and nowhere else.
+
+A pod of the next revision asks for them (`model.compared`). Where they are not asked for, nothing
+here exists: a lane runs its batches without a look at it.
+
+    batch   a few a second are copied whole, rows and answers, as one frame of `ipc`
+    ring    of each method, bounded in bytes and in batches: the oldest goes
+    socket  a Unix socket; who connects is sent a frame about the methods, then the batches
+"""
+
+import logging
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from batchedapi_serving.ipc import Meta, Payload, encode_frame
+from batchedapi_serving.model.worker import RECONNECT_SECONDS, FrameRunner, OwnSocket
+from batchedapi_serving.predictor import MethodSpec
+from batchedapi_serving.processes import kept_from_forks
+
+log = logging.getLogger(__name__)
+FORMAT: Final = 1
+"""Number of this way to write batches; another is not read."""
+MOST_BYTES: Final = 16 * 1024 * 1024
+"""Bytes of all methods together."""
+MOST_BATCHES: Final = 256
+"""Batches of one method."""
+PAUSE: Final = 0.05
+"""Seconds at least between two batches that are kept."""
+BYTES_A_SECOND: Final = 20e6
+"""Bytes of kept batches at most, on average: copying them takes less than 1 % of the time."""
+_OF_THE_WAY: Final = ("call", "memory", "shared", "trace")
+"""Fields of a batch that say how it came, and nothing of it."""
+_SEND_SECONDS: Final = 5.0
+
+
+class RecentBatches:
+    """The ring. Lanes write into it, and whoever hands it out reads it."""
+
+    def __init__(
+        self, methods: Sequence[MethodSpec], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Only methods that get many rows at once are kept: others may act on each request."""
+        kept = [method for method in methods if method.batched]
+        self._head = {"format": FORMAT, "methods": [method.to_json() for method in kept]}
+        self._frames: dict[str, deque[bytes]] = {method.name: deque() for method in kept}
+        self._most = MOST_BYTES // max(1, len(kept))
+        self._due = dict.fromkeys(self._frames, 0.0)
+        self._clock = clock
+        self._lock = threading.Lock()
+
+    def is_due(self, method: str) -> bool:
+        """Whether this batch of it is to be kept; then the next is not for a while."""
+        due, now = self._due.get(method), self._clock()
+        if due is None or now < due:
+            return False
+        self._due[method] = now + PAUSE
+        return True
+
+    def keep(
+        self,
+        meta: Meta,
+        rows: bytes,
+        answer: Meta,
+        answers: Sequence[Payload],
+        seconds: float,
+    ) -> None:
+        """Keep a batch and its answer; one that would push all others out is not kept."""
+        batch = {name: value for name, value in meta.items() if name not in _OF_THE_WAY}
+        head = {"batch": batch, "rows": len(rows), "answer": answer, "seconds": seconds}
+        frame, frames = encode_frame(head, (rows, *answers)), self._frames[meta["method"]]
+        pause = max(PAUSE, len(frame) / BYTES_A_SECOND)
+        self._due[meta["method"]] = self._clock() + pause
+        if 2 * len(frame) > self._most:
+            return
+        with self._lock:
+            frames.append(frame)
+            while len(frames) > MOST_BATCHES or sum(map(len, frames)) > self._most:
+                frames.popleft()
+
+    def to_frames(self, revision: str) -> list[bytes]:
+        """All of it, behind a frame about the methods."""
+        with self._lock:
+            kept = [frame for frames in self._frames.values() for frame in frames]
+        return [encode_frame({**self._head, "revision": revision}), *kept]
+
+    def serve(self, path: Path, revision: str) -> None:
+        """Hand it out to whoever connects, in a thread of its own, for as long as the process.
+
+        Raises:
+            OSError: the socket cannot be made.
+        """
+        path.unlink(missing_ok=True)
+        listener = OwnSocket(socket.AF_UNIX)
+        listener.bind(str(path))
+        listener.listen()
+        arguments = listener, revision
+        threading.Thread(target=self._serve, args=arguments, name="recent", daemon=True).start()
+
+    def _serve(self, listener: socket.socket, revision: str) -> None:
+        with kept_from_forks(listener.fileno()):
+            while True:
+                try:
+                    with OwnSocket(fileno=listener.accept()[0].detach()) as connection:
+                        connection.settimeout(_SEND_SECONDS)
+                        for frame in self.to_frames(revision):
+                            connection.sendall(frame)
+                except OSError as error:  # who asked has left, or no descriptor is
+                    log.warning("recent rows were not handed out", extra={"error": str(error)})
+                    time.sleep(RECONNECT_SECONDS)
+
+
+class RecordedRunner:
+    """A FrameRunner of whose batches some are kept."""
+
+    def __init__(
+        self,
+        runner: FrameRunner,
+        recent: RecentBatches,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._runner = runner
+        self._recent = recent
+        self._clock = clock
+        self.streams = runner.streams
+        self.run_stream = runner.run_stream
+
+    def run(self, meta: Meta, payload: Payload) -> tuple[Meta, Sequence[Payload]]:
+        """See FrameRunner. The rows are copied first: the method may write into its arrays."""
+        if not self._recent.is_due(meta["method"]):
+            return self._runner.run(meta, payload)
+        rows, began = bytes(payload), self._clock()
+        answer, buffers = self._runner.run(meta, payload)
+        self._keep(meta, rows, answer, buffers, began)
+        return answer, buffers
+
+    async def run_async(self, meta: Meta, payload: Payload) -> tuple[Meta, Sequence[Payload]]:
+        """See FrameRunner."""
+        if not self._recent.is_due(meta["method"]):
+            return await self._runner.run_async(meta, payload)
+        rows, began = bytes(payload), self._clock()
+        answer, buffers = await self._runner.run_async(meta, payload)
+        self._keep(meta, rows, answer, buffers, began)
+        return answer, buffers
+
+    def _keep(
+        self, meta: Meta, rows: bytes, answer: Meta, buffers: Sequence[Payload], began: float
+    ) -> None:
+        if "unfit" not in answer:  # nobody is told such an answer
+            self._recent.keep(meta, rows, answer, buffers, self._clock() - began)

@@ -1,0 +1,153 @@
+"""A model beside the revision before: which batches are run, and what counts against it."""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from batchedapi_core.comparison import Allowed, Comparison, ComparisonReason
+from batchedapi_serving.errors import LoadError
+from batchedapi_serving.ipc import Frame
+from batchedapi_serving.model.compared import MOST_RUNS, compared, failed_rows
+from batchedapi_serving.predictor import MethodSpec, Tensor
+from protocols import single
+
+BEFORE = dataclasses.replace(single(Tensor("FP32", [1])), max_batch_size=8)
+ALLOWED = Allowed(slower=0.3, differ=0.0)
+
+
+def tensors(values: Sequence[float]) -> tuple[dict[str, Any], bytes]:
+    """The answer with those values."""
+    wrong = [row for row, value in enumerate(values) if not np.isfinite(value)]
+    outputs = [["output", "<f4", [len(values), 1]]]
+    answer = {"kind": "tensors", "outputs": outputs, "not_finite": wrong}
+    return answer, np.array(values, "<f4").tobytes()
+
+
+def kept(rows: Sequence[float], seconds: float = 0.01) -> Frame:
+    """A batch whose answers are its rows."""
+    answer, answers = tensors(rows)
+    given = np.array(rows, "<f4").tobytes()
+    batch = {"method": "predict", "rows": len(rows)}
+    head = {"batch": batch, "rows": len(given), "answer": answer, "seconds": seconds}
+    return Frame(head, given + answers)
+
+
+class Model:
+    """Answers rows with what a test says, in virtual seconds."""
+
+    def __init__(self, answer: Any = None, seconds: float = 0.01) -> None:
+        self._answer = answer or tensors
+        self._seconds = seconds
+        self.now, self.runs = 0.0, 0
+
+    def run(
+        self, method: MethodSpec, meta: Any, payload: bytes
+    ) -> tuple[dict[str, Any], list[bytes], float]:
+        """See compared.Run."""
+        assert method.name == meta["method"]
+        self.now += self._seconds
+        self.runs += 1
+        answer, payload = self._answer(list(np.frombuffer(payload, "<f4")))
+        return answer, [payload], self._seconds
+
+    def against(
+        self, *frames: Frame, after: MethodSpec = BEFORE, seconds: float = 1.0
+    ) -> Comparison:
+        """The outcome beside those batches."""
+        return compared(after, BEFORE, frames, self.run, ALLOWED, seconds, lambda: self.now)
+
+
+FOUR = [kept([1.0, 2.0, 3.0])] * 4
+
+
+def test_batches_are_run_at_their_sizes_and_again_while_there_is_time() -> None:
+    """One that takes longer than there is time for is run at least once."""
+    quick, slow = Model(), Model(seconds=0.6)
+
+    assert ComparisonReason.COMPARED == quick.against(*FOUR).reason
+    assert 4 * MOST_RUNS == quick.runs
+    slow.against(*FOUR)
+    assert 2 == slow.runs
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (lambda rows: tensors([x * 1.00001 for x in rows]), ComparisonReason.COMPARED),
+        (lambda rows: tensors([x + 1.0 for x in rows]), ComparisonReason.ANSWERS_DIFFER),
+        (lambda rows: tensors([*rows[:-1], np.nan]), ComparisonReason.MORE_ERRORS),
+        (lambda _: ({"kind": "error", "error": "raised"}, b""), ComparisonReason.MORE_ERRORS),
+    ],
+)
+def test_rounding_is_no_difference_and_nan_is_an_error(
+    answer: Any, reason: ComparisonReason
+) -> None:
+    """By the rules of `batchedapi check`, and as clients get them."""
+    assert reason == Model(answer).against(*FOUR).reason
+
+
+def test_slower_batches_are_found() -> None:
+    """At the sizes they rode in."""
+    assert ComparisonReason.SLOWER == Model(seconds=0.02).against(*FOUR).reason
+
+
+def test_what_failed_before_counts_against_nobody() -> None:
+    """Neither its errors, nor that it is answered now."""
+    failed = kept([1.0, 2.0, 3.0])
+    failed.meta["answer"]["not_finite"] = [0]
+
+    both = Model(lambda rows: tensors([np.nan, *rows[1:]])).against(*[failed] * 4)
+    mended = Model().against(*[failed] * 4)
+
+    assert {ComparisonReason.COMPARED} == {both.reason, mended.reason}
+
+
+@pytest.mark.parametrize(
+    ("change", "answer", "words", "runs"),
+    [
+        ({"outputs": {"output": Tensor("FP64", [1])}}, lambda _: tensors([0.0] * 3),
+         "its outputs are declared otherwise", 16),
+        ({"inputs": {"input": Tensor("FP32", [2])}}, tensors, "takes other rows", 0),
+        ({"batched": False}, tensors, "takes other rows", 0),
+        ({"max_batch_size": 2}, tensors, "no recent batch is as small", 0),
+    ],
+)  # fmt: skip
+def test_a_changed_signature_is_said_and_only_what_fits_is_run(
+    change: dict[str, Any], answer: Any, words: str, runs: int
+) -> None:
+    """Other outputs are compared by errors and times alone."""
+    model = Model(answer)
+
+    found = model.against(*FOUR, after=dataclasses.replace(BEFORE, **change))
+
+    assert (ComparisonReason.COMPARED, True, runs) == (
+        found.reason, words in found.sentence, model.runs,
+    )  # fmt: skip
+
+
+def test_a_batch_after_which_nothing_can_succeed_ends_the_start() -> None:
+    """The process could serve nobody, whatever else was compared."""
+    unfit = {"kind": "error", "error": "raised Lost", "unfit": True}
+
+    with pytest.raises(LoadError, match="a recent batch of 3 rows raised Lost") as raised:
+        Model(lambda _: (unfit, b"")).against(*FOUR)
+    assert "MoreErrors" == raised.value.reason
+
+
+def test_nothing_of_a_row_or_an_answer_is_told() -> None:
+    """Sentences go to the log, the pod's status and the API's."""
+    found = Model(lambda rows: tensors([4321.0] * len(rows))).against(*[kept([1234.0])] * 4)
+
+    assert ComparisonReason.ANSWERS_DIFFER == found.reason
+    assert not any(secret in json.dumps(found.sentence) for secret in ("4321", "1234"))
+
+
+def test_items_fail_by_their_status() -> None:
+    """As their clients see it."""
+    answer = {"kind": "items", "items": [[200, "json", 1], [422, "json", 1], [500, "json", 1]]}
+
+    assert {1, 2} == failed_rows(answer, 3)
