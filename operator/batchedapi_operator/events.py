@@ -41,6 +41,7 @@ def notes_of(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Note,
     for kind, reason in (
         (ConditionType.SPEC_VALID, "SpecRefused"),
         (ConditionType.MODEL_LOADED, "ModelFailed"),
+        (ConditionType.COMPARED, "RolloutHeld"),
     ):
         was, found = _condition(before, kind), _condition(after, kind)
         failed = found.get("status") == "False"

@@ -178,6 +178,8 @@ class Store:
         found = {(CONFIG_MAPS, one.name): one.fingerprint for one in seen.revisions}
         if seen.service is not None:
             found[SERVICES, seen.service.name] = seen.service.fingerprint
+        if seen.peers is not None:
+            found[SERVICES, seen.peers.name] = seen.peers.fingerprint
         found |= {(kind, one.name): one.fingerprint for kind, one in seen.policies.items()}
         if seen.web.budget is not None:
             found[DISRUPTION_BUDGETS, seen.web.budget.name] = seen.web.budget.fingerprint
@@ -222,7 +224,8 @@ class Store:
             return api is not None and controller_uid(body["metadata"]) == api.uid
         if resource in (DEPLOYMENTS, DISRUPTION_BUDGETS):
             return body["metadata"]["name"] in {key.name, web_name(key.name)}
-        return bool(body["metadata"]["name"] == key.name)
+        name = body["metadata"]["name"]  # NAME-peers is a child of an API that compares revisions
+        return name == key.name or (resource, name) in self._others.get(key, {})
 
     def _put(self, key: ObjectKey, resource: Resource, body: JsonObject) -> bool:
         child = ChildView.of(body)

@@ -500,6 +500,8 @@ class Observed:
     """The API's own status, as last written."""
     deployment: DeploymentView | None = None
     service: ChildView | None = None
+    peers: ChildView | None = None
+    """Its Service NAME-peers; None: there is none, or the API compares no revisions."""
     policies: Mapping[Resource, ChildView] = field(default_factory=dict)
     """Its PodDisruptionBudget and its NetworkPolicy, those that there are."""
     revisions: tuple[ChildView, ...] = ()

@@ -40,6 +40,7 @@ _HINDRANCES: Final = (DELETING, WAITING, NOT_PERMITTED, WEBHOOK_FAILED, REQUEST_
 _BREAKING: Final = (
     ConditionType.SPEC_VALID,
     ConditionType.MODEL_LOADED,
+    ConditionType.COMPARED,
     ConditionType.SCHEDULED,
 )
 _WAITING: Final = {
@@ -108,6 +109,8 @@ _START_REASONS: Final = REASONS[ConditionType.MODEL_LOADED].keys() - {
     "CreateContainerConfigError", "PodFailed", *_WAITS, *_BEFORE_LOADING,
 }  # fmt: skip
 """Reasons that a replica may write into its termination message."""
+_HOLDING: Final = REASONS[ConditionType.COMPARED].keys() - {"Compared", "Comparing"}
+"""Others: its model was loaded, and is worse than that of the revision before."""
 
 _Seen = tuple[str, str]
 """A reason, and what was seen."""
@@ -230,7 +233,8 @@ def first_to_tell(found: Iterable[NewCondition]) -> str:
     """The most important message: a failure, before how many replicas answer."""
     by_type = {one.type: one for one in found}
     progress = by_type[ConditionType.PROGRESSING]
-    broken = [by_type[kind] for kind in _BREAKING if by_type[kind].status == "False"]
+    known = (by_type[kind] for kind in _BREAKING if kind in by_type)
+    broken = [one for one in known if one.status == "False"]
     if progress.reason in _HINDRANCES:
         broken.insert(0, progress)
     elif progress.reason in {STUCK, PAUSED}:
@@ -421,10 +425,11 @@ def model_loaded(
     ours = [pod for pod in pods if pod.revision == revision]
     current = [pod for pod in ours if not pod.gone]
     answers = any(pod.ready for pod in current)
+    loaded = answers or any(_worse(pod) is not None for pod in current)
     failure, slow = _not_started(current, now)
     if failure is not None and not (answers and failure[0] == NOT_MOUNTED):  # it may yet come
         return told(kind, "False", *failure)
-    if answers:
+    if loaded:
         return told(kind, "True", "Loaded")
     if at_zero:
         return told(kind, "Unknown", "ScaledToZero", "no replica runs")
@@ -525,7 +530,7 @@ def until_gone(pod: PodView, now: datetime) -> float:
 
 def load_failure(pod: PodView) -> _Seen | None:
     """(reason, what was seen) of a pod that cannot start; None for one that runs or is starting."""
-    if pod.ready:
+    if pod.ready or _worse(pod) is not None:
         return None
     if pod.before is not None:
         return _failed(pod, pod.before)
@@ -537,15 +542,39 @@ def load_failure(pod: PodView) -> _Seen | None:
         return "OutOfMemory", f"pod {pod.name}: used more than spec.compute.mem"
     if pod.exit_code == 0 and not pod.over:
         return _failed(pod, pod.beside)
+    reason, message = _said(pod)
+    return reason if reason in _START_REASONS else "CrashLooping", f"pod {pod.name}: {message}"
+
+
+def _said(pod: PodView) -> _Seen:
+    """Reason and message of its termination; without a reason, the tail of its log."""
     try:
         said = json.loads(pod.exit_message)
-        reason, message = str(said["reason"]), str(said["message"])
-    except (ValueError, KeyError, TypeError, RecursionError):  # no reason: the tail of its log
-        reason, message = (
-            "",
-            f"exit code {pod.exit_code}: {without_secrets(pod.exit_message)[-500:].strip()}",
-        )
-    return reason if reason in _START_REASONS else "CrashLooping", f"pod {pod.name}: {message}"
+        return str(said["reason"]), str(said["message"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        tail = without_secrets(pod.exit_message)[-500:].strip()
+        return "", f"exit code {pod.exit_code}: {tail}"
+
+
+def _worse(pod: PodView) -> _Seen | None:
+    """(reason, what was seen) of a pod that is held; it ended, and compares again with each start.
+
+    None: it is not.
+    """
+    reason, message = _said(pod)
+    return (reason, f"pod {pod.name}: {message}") if reason in _HOLDING and not pod.ready else None
+
+
+def compared(pods: Sequence[PodView], revision: str) -> NewCondition:
+    """Whether pods of the current revision were found no worse than those before."""
+    kind = ConditionType.COMPARED
+    current = [pod for pod in pods if pod.revision == revision and not pod.gone]
+    worse = next(filter(None, map(_worse, current)), None)
+    if worse is not None:
+        return told(kind, "False", *worse)
+    if any(pod.ready for pod in current):
+        return told(kind, "True", "Compared")
+    return told(kind, "Unknown", "Comparing")
 
 
 def _failed(pod: PodView, hindrance: Hindrance | None) -> _Seen | None:
@@ -581,9 +610,10 @@ def for_tools(found: Sequence[NewCondition]) -> NewCondition | None:
     """
     by_type = {one.type: one for one in found}
     answers = by_type[ConditionType.READY].status == "True"
-    for kind in (ConditionType.SPEC_VALID, ConditionType.PROGRESSING, ConditionType.MODEL_LOADED):
-        one = by_type[kind]
-        excused = kind is ConditionType.MODEL_LOADED and answers
+    excusable = (ConditionType.MODEL_LOADED, ConditionType.COMPARED)
+    kinds = (ConditionType.SPEC_VALID, ConditionType.PROGRESSING, *excusable)
+    for kind, one in ((kind, by_type[kind]) for kind in kinds if kind in by_type):
+        excused = kind in excusable and answers
         if one.status == "False" and REASONS[kind][one.reason].lasting and not excused:
             return NewCondition(ConditionType.STALLED, "True", one.reason, one.message)
     valid, progress = by_type[ConditionType.SPEC_VALID], by_type[ConditionType.PROGRESSING]

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 
 from batchedapi_core import contract
+from batchedapi_core.manifest import BatchedAPI
 from batchedapi_operator.cluster import (
     CONFIG_MAPS,
     DEPLOYMENTS,
@@ -19,7 +20,7 @@ from batchedapi_operator.errors import InvalidSpecError
 from batchedapi_operator.kube import Kube
 from batchedapi_operator.reconcile.ownership import owned
 from batchedapi_operator.reconcile.plan import REVISIONS_KEPT, parsed
-from batchedapi_operator.resources import selector_text, web_name
+from batchedapi_operator.resources import peers_name, selector_text, web_name
 from batchedapi_operator.resources.configmap import as_made
 from batchedapi_operator.views import (
     ChildView,
@@ -51,12 +52,13 @@ async def observe(
     key = ObjectKey.of(document)
     selector = selector_text(key.name)
     policies = asyncio.gather(*(cluster.get_metadata(kind, key) for kind in kinds))
+    api = _usable(document)
     deployment, service, (revisions, _), pods, source, others = await asyncio.gather(
         cluster.get(DEPLOYMENTS, key),
         cluster.get_metadata(SERVICES, key),
         cluster.list_metadata(CONFIG_MAPS, key.namespace, selector),
         cluster.find(PODS, key.namespace, selector),
-        _source(cluster, document, key),
+        _source(cluster, api, key),
         policies,
     )
     uid, all_pods = document["metadata"]["uid"], tuple(map(PodView.of, pods))
@@ -72,6 +74,7 @@ async def observe(
         status=document.get("status") or {},
         deployment=DeploymentView.of(deployment) if deployment else None,
         service=ChildView.of(service) if service else None,
+        peers=await _peers(cluster, api, key),
         policies={
             kind: ChildView.of(body) for kind, body in zip(kinds, others, strict=True) if body
         },
@@ -108,11 +111,24 @@ async def _web(
     )
 
 
-async def _source(cluster: Kube, document: JsonObject, key: ObjectKey) -> SourceView | None:
+def _usable(document: JsonObject) -> BatchedAPI | None:
+    """The manifest; None: it cannot be used, and the plan will say what is wrong."""
     try:
-        source = parsed(document).spec.predictor.source
+        return parsed(document)
     except InvalidSpecError:
-        return None  # the plan will say what is wrong
+        return None
+
+
+async def _peers(cluster: Kube, api: BatchedAPI | None, key: ObjectKey) -> ChildView | None:
+    """NAME-peers of an API that compares revisions; of others nothing is asked."""
+    if api is None or not api.spec.update_strategy.compare.is_on:
+        return None
+    found = await cluster.get_metadata(SERVICES, ObjectKey(key.namespace, peers_name(key.name)))
+    return None if found is None else ChildView.of(found)
+
+
+async def _source(cluster: Kube, api: BatchedAPI | None, key: ObjectKey) -> SourceView | None:
+    source = None if api is None else api.spec.predictor.source
     if source is None or source.config_map is None:
         return None
     body = await cluster.get(CONFIG_MAPS, ObjectKey(key.namespace, source.config_map))

@@ -102,6 +102,8 @@ def _named(observed: Observed) -> tuple[tuple[Resource, ChildView], ...]:
         children.append((DEPLOYMENTS, observed.deployment.child))
     if observed.service is not None:
         children.append((SERVICES, observed.service))
+    if observed.peers is not None:
+        children.append((SERVICES, observed.peers))
     children += observed.policies.items()
     if observed.web.deployment is not None:
         children.append((DEPLOYMENTS, observed.web.deployment.child))

@@ -49,6 +49,7 @@ from batchedapi_operator.resources.configmap import (
 )
 from batchedapi_operator.resources.deployment import (
     build_deployment,
+    build_peers,
     build_service,
     build_web,
     without_account,
@@ -319,10 +320,13 @@ def _children(
         of_web.append(Apply(DISRUPTION_BUDGETS, build_web_budget(api), web.budget))
     if stage.web:
         of_web.append(_deployed(build_web(api, revision, image), web.deployment))
+    compares = api.spec.update_strategy.compare.is_on
+    peers = [Apply(SERVICES, build_peers(api), observed.peers)] if compares else []
     body = build_deployment(api, revision, image, held=stage.held)
     return (
         Apply(CONFIG_MAPS, build_config_map(api, revision), known.get(revision.name)),
         Apply(SERVICES, build_service(api, roles=stage.roles), observed.service),
+        *peers,
         *(
             Apply(kind, child, observed.policies.get(kind))
             for kind in policies.kinds

@@ -24,6 +24,7 @@ OUR_CONDITIONS: Final = (
     ConditionType.SPEC_VALID,
     ConditionType.MODEL_LOADED,
     ConditionType.SCHEDULED,
+    ConditionType.COMPARED,
     ConditionType.RECONCILING,
     ConditionType.STALLED,
 )
@@ -122,6 +123,7 @@ def _conditions(
             at_zero=front.at_zero,
             wanted=deployment is not None and deployment.replicas > 0,
         ),
+        *_compared(subject, observed),
     )
     hindrance = subject.hindrance or conditions.without_pods(
         ((deployment, pods), (web, front.pods))
@@ -136,6 +138,13 @@ def _conditions(
         hindrance or conditions.progressing(deployment, front if queued else None),
         *causes,
     )
+
+
+def _compared(subject: StatusSubject, observed: Observed) -> Iterable[NewCondition]:
+    """The condition of an API that compares revisions."""
+    api, deployment = subject.api, observed.deployment
+    if api is not None and api.spec.update_strategy.compare.is_on:
+        yield conditions.compared(observed.pods, deployment.revision if deployment else "")
 
 
 def _replica_counts(deployment: DeploymentView | None, before: JsonObject) -> JsonObject:
@@ -238,8 +247,9 @@ def _phase(subject: StatusSubject, found: Iterable[NewCondition], observed: Obse
     answers = _replicas(observed) if without_web else deployment.ready if deployment else 0
     answering = (ready.status == "True" and ready.reason in _ASLEEP) or answers > 0
     broken = ready.reason == "WebNotStarting" or any(
-        state[kind].status == "False"
-        for kind in (ConditionType.SPEC_VALID, ConditionType.MODEL_LOADED)
+        one.status == "False"
+        for kind, one in state.items()
+        if kind in (ConditionType.SPEC_VALID, ConditionType.MODEL_LOADED, ConditionType.COMPARED)
     )
     if broken or state[ConditionType.PROGRESSING].reason == conditions.STUCK:
         return Phase.DEGRADED if answering else Phase.ERROR

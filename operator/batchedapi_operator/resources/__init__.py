@@ -25,6 +25,11 @@ def web_name(api_name: str) -> str:
     return f"{api_name}-web"
 
 
+def peers_name(api_name: str) -> str:
+    """Name of the Service by which the pods of an API find each other."""
+    return f"{api_name}-peers"
+
+
 def revision_name(api_name: str, digest: str) -> str:
     """Name of a revision's ConfigMap."""
     return f"{api_name}-{digest}"

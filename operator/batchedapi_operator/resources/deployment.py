@@ -1,5 +1,7 @@
 """The Deployment that runs the replicas of an API, and the Service in front of them."""
 
+import hashlib
+import json
 import math
 from typing import Final
 
@@ -21,6 +23,7 @@ from batchedapi_operator.resources import (
     answering_labels,
     head,
     labels,
+    peers_name,
     role_labels,
     selector_labels,
     web_name,
@@ -67,6 +70,41 @@ def build_service(api: BatchedAPI, *, roles: bool = False) -> JsonObject:
     if asked.traffic_distribution is not None:
         body["spec"]["trafficDistribution"] = asked.traffic_distribution
     return body
+
+
+def build_peers(api: BatchedAPI) -> JsonObject:
+    """The Service NAME-peers: a name for the ready pods that have a model, each by its address."""
+    name, queue = api.metadata.name, api.spec.server_side_batching.queue
+    selector = role_labels(name, contract.ROLE_WORKER) if queue else selector_labels(name)
+    port = {"port": contract.ADMIN_PORT, "targetPort": contract.ADMIN_PORT_NAME, "protocol": "TCP"}
+    body = head(api, SERVICES, peers_name(name))
+    body["spec"] = {
+        "clusterIP": "None",
+        "selector": selector,
+        "ports": [{"name": contract.ADMIN_PORT_NAME, **port}],
+    }
+    return body
+
+
+def _compare(api: BatchedAPI, revision: Revision) -> list[JsonObject]:
+    """The variable by which pods compare revisions; none where they do not.
+
+    The operator has no right on Secrets, so the token is made of the API's uid: who may read pods
+    of the namespace can make it too.
+    """
+    compare, metadata = api.spec.update_strategy.compare, api.metadata
+    if not compare.is_on:
+        return []
+    slower, differ = compare.shares
+    told = {
+        "peers": f"{peers_name(metadata.name)}.{metadata.namespace}.svc",
+        "port": contract.ADMIN_PORT,
+        "token": hashlib.sha256(f"compare {metadata.uid}".encode()).hexdigest(),
+        "revision": revision.digest,
+        "slower": slower,
+        "differ": differ,
+    }
+    return [{"name": contract.ENV_COMPARE, "value": json.dumps(told, sort_keys=True)}]
 
 
 # The Deployment that runs the replicas of an API.
@@ -266,10 +304,13 @@ def _pod(api: BatchedAPI, revision: Revision, image: str) -> JsonObject:
         mounts.append({"name": _SHARED_MEMORY_VOLUME, "mountPath": SHARED_MEMORY_DIRECTORY})
     mounts += map(as_written, api.spec.pod.volume_mounts)
     command, resources = contract.ROLE_WORKER if worker else "serve", setting_of(api)["resources"]
+    container = {**_runs(api, image, command, keys, resources), "volumeMounts": mounts}
+    if told := _compare(api, revision):
+        container["env"] = [*container.get("env", ()), *told]
     return {
         **_confined(api),
         "automountServiceAccountToken": bool(api.spec.pod.automount_service_account_token),
-        "containers": [{**_runs(api, image, command, keys, resources), "volumeMounts": mounts}],
+        "containers": [container],
         "volumes": [*volumes, *keys, *settings.get("volumes", ())],
         **further,
     }

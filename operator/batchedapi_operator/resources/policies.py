@@ -55,13 +55,14 @@ class Policies:
                 *([contract.GRPC_PORT] if api.spec.networking.grpc else []),
             ]
             admin = [{"protocol": "TCP", "port": contract.ADMIN_PORT}]
+            own = [{"podSelector": selector}] if api.spec.update_strategy.compare.is_on else []
             body = head(api, NETWORK_POLICIES, name)
             body["spec"] = {
                 "podSelector": selector,
                 "policyTypes": ["Ingress"],
                 "ingress": [
                     {"ports": [{"protocol": "TCP", "port": port} for port in asked]},
-                    {"from": list(self.admin_peers), "ports": admin},
+                    {"from": [*self.admin_peers, *own], "ports": admin},
                 ],
             }
             return body

@@ -1,0 +1,76 @@
+"""An API that compares revisions, on a real apiserver: what is made of it, and what is told."""
+
+import json
+from typing import Final
+
+import pytest
+from tests.contract.operator.test_operator import IN_IMAGE, container
+from tests.contract.operator.world import Body, World, until
+
+from batchedapi_core import contract
+from batchedapi_operator.cluster import BATCHED_APIS, NETWORK_POLICIES, PODS, SERVICES
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("operator")]
+ON: Final[Body] = {"predictor": IN_IMAGE, "updateStrategy": {"compare": {"mode": "On"}}}
+SENTENCE: Final = "predict: a batch of 8 rows on average takes 18 ms"
+
+
+async def pod(world: World, name: str, revision: str, status: Body) -> None:
+    """A pod as its kubelet would tell of it; no scheduler takes it, so that no kubelet does."""
+    labels = {contract.LABEL_API: "compared", contract.LABEL_REVISION: revision}
+    spec = {"schedulerName": "nobody", "containers": [{"name": "serving", "image": "none"}]}
+    await world.create(PODS, {"metadata": {"name": name, "labels": labels}, "spec": spec})
+    await world.patch(PODS, name, {"status": status}, "status")
+
+
+def serving(state: Body) -> Body:
+    """The status of a pod whose container is in that state."""
+    told = {"name": "serving", "image": "none", "imageID": "", "ready": False, "restartCount": 0}
+    return {"phase": "Running", "containerStatuses": [{**told, "state": state}]}
+
+
+async def test_a_worse_revision_is_told_and_pods_find_each_other(world: World) -> None:
+    """F12: by the Service NAME-peers, with what their environment says; off, it is not told."""
+    api = await world.create_api("compared", ON)
+    peers = await world.appears(SERVICES, "compared-peers")
+    deployment = await world.deployment("compared")
+    variables = {one["name"]: one.get("value") for one in container(deployment)["env"]}
+    told = json.loads(variables[contract.ENV_COMPARE])
+    revision = deployment["spec"]["template"]["metadata"]["labels"][contract.LABEL_REVISION]
+
+    assert ("None", {contract.LABEL_API: "compared"}) == (
+        peers["spec"]["clusterIP"], peers["spec"]["selector"],
+    )  # fmt: skip
+    assert api["metadata"]["uid"] == peers["metadata"]["ownerReferences"][0]["uid"]
+    assert (f"compared-peers.{world.namespace}.svc", revision) == (told["peers"], told["revision"])
+    policy = await world.appears(NETWORK_POLICIES, "compared")
+    own = {"podSelector": {"matchLabels": {contract.LABEL_API: "compared"}}}
+    assert own in policy["spec"]["ingress"][1]["from"]
+    await world.until_condition("compared", "Compared", "Comparing")
+
+    message = json.dumps({"reason": "Slower", "message": SENTENCE})
+    ended = {"exitCode": 1, "reason": "Error", "message": message}
+    await pod(world, "compared-new", revision, serving({"terminated": ended}))
+    found = await world.until_condition("compared", "Compared", "Slower")
+
+    assert ("False", True) == (
+        found["status"], found["message"].startswith(f"pod compared-new: {SENTENCE}; make it"),
+    )  # fmt: skip
+    assert "Loaded" == (await world.condition("compared", "ModelLoaded"))["reason"]
+
+    off = {"spec": {"updateStrategy": {"compare": {"mode": "Off"}}}}
+    await world.patch(BATCHED_APIS, "compared", off)
+
+    async def untold() -> bool:
+        return not await world.condition("compared", "Compared")
+
+    await until(untold, "the condition to go")
+    labels = (await world.deployment("compared"))["spec"]["template"]["metadata"]["labels"]
+    assert revision == labels[contract.LABEL_REVISION]
+
+
+async def test_a_share_is_a_percentage(world: World) -> None:
+    """As the apiserver refuses it, whoever sends it."""
+    compare = {"mode": "On", "slower": "a third"}
+    with pytest.raises(Exception, match=r"spec\.updateStrategy\.compare\.slower"):
+        await world.create_api("third", {**ON, "updateStrategy": {"compare": compare}})
