@@ -1,6 +1,7 @@
 """Who shares a batch: rows of different lengths, by t(n, L), beside Pad, Bucket and classes.
 
-    python tests/bench/lengths.py [--rows 20000] [--seed 1]
+    python tests/bench/lengths.py [--rows 20000] [--seed 1] [--held-out]
+    python tests/bench/lengths.py --long
     python tests/bench/lengths.py --regret 100
     python tests/bench/lengths.py --cost
 
@@ -13,7 +14,10 @@ take fixed + per_padded * n * Lmax seconds and 5 % noise. Only who may share a b
 - Measured: the product's rule, which learns t(n, L) as it runs.
 
 Closed loops: clients that think for 1 ms. Open loops: Poisson arrivals at a share of what Classes
-serve in the closed loop of 128. The first fifth of the rows is not counted.
+serve in the closed loop of 128. The first fifth of the rows is not counted. `--held-out` takes
+texts and models that no constant of the rule was chosen by.
+
+`--long` sends rows of which some are ten times as long as the others.
 
 `--regret` draws so many surfaces t(n, L). It serves queues by what was learned of one from 200
 batches, and after a change of it from 200 more, and by the truth. It compares the time. `--cost`
@@ -32,8 +36,10 @@ from math import inf
 from pydoc_data.topics import topics
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from batchedapi_core.batching import Batch, BatchPolicy, Client, LaneChoice, Request, Strategy
-from batchedapi_core.batching.lengths import Rides, lengths_of
+from batchedapi_core.batching.lengths import lengths_of
 from batchedapi_core.batching.policy import QueueOrder
 from batchedapi_core.batching.queue import LengthQueue
 from batchedapi_core.service_surface import ServiceSurface, SurfaceSamples
@@ -70,6 +76,7 @@ class Model(NamedTuple):
 
 
 MODELS: Final = (Model("CPU", 0.004, 0.00002, 32), Model("GPU", 0.008, 0.000002, 64))
+OTHER_MODELS: Final = (Model("small", 0.001, 0.00004, 16), Model("large", 0.02, 0.000005, 128))
 
 
 class Served(NamedTuple):
@@ -102,20 +109,26 @@ SEPARATORS: Final = {
 }
 
 
-def parts(separator: str) -> list[list[str]]:
-    """Words of each part of the texts that Python ships about itself."""
-    found = re.split(separator, "\n\n".join(topics.values()))
+def parts(separator: str, of: Sequence[str] = tuple(topics.values())) -> list[list[str]]:
+    """Words of each part of texts: of those that Python ships about itself."""
+    found = re.split(separator, "\n\n\f".join(of))
     return [part.split() for part in found if part.strip()]
 
 
-def texts(separator: str) -> Lengths:
+def texts(separator: str, of: Sequence[str] = tuple(topics.values())) -> Lengths:
     """Tokens, 1.3 a word."""
-    lengths = [max(3, min(LONGEST, int(1.3 * len(words)))) for words in parts(separator)]
+    lengths = [max(3, min(LONGEST, int(1.3 * len(words)))) for words in parts(separator, of)]
     return lambda rng: rng.choice(lengths)
 
 
 DRAWN: Final[dict[str, Lengths]] = {"log-normal": lognormal, "two peaks": two_peaks}
 REAL: Final[dict[str, Lengths]] = {kind: texts(one) for kind, one in SEPARATORS.items()}
+_DOCSTRINGS: Final = sorted({str(each.__doc__) for each in vars(np).values() if each.__doc__})
+HELD_OUT: Final[dict[str, Lengths]] = {
+    "numpy's lines": texts(r"\n", _DOCSTRINGS),
+    "numpy's paragraphs": texts(r"\n\s*\n", _DOCSTRINGS),
+    "numpy's docstrings": texts(r"\f", _DOCSTRINGS),
+}
 
 
 class Cell(NamedTuple):
@@ -140,6 +153,7 @@ class Clients(Books):
         self._due: list[tuple[float, int, Client | None]] = []  # heap of arrivals
         self._tie = count()
         self.answered: list[tuple[float, float]] = []  # when, and seconds, of each row
+        self.by_length: dict[int, list[float]] = {}  # seconds of each row
         self._own = self._padded = 0
         policy = BatchPolicy(
             cell.model.most, 0.005, Strategy.WINDOW, pads_to=LONGEST if rule == "Measured" else 0
@@ -161,8 +175,9 @@ class Clients(Books):
     def ended(self, request: Request, how: End, now: float) -> None:
         """See Books."""
         assert how is End.ANSWERED
-        del self._lengths[request.id]
-        self.answered.append((now, now - request.arrived))
+        seconds = now - request.arrived
+        self.answered.append((now, seconds))
+        self.by_length.setdefault(self._lengths.pop(request.id), []).append(seconds)
         client = self._of.pop(request.id, None)
         if client is not None:
             self._comes(now + THINK * self._rng.uniform(0.8, 1.2), client)
@@ -206,11 +221,18 @@ class Clients(Books):
         return Served(rate, seconds[int(0.99 * len(seconds))], 1.0 - self._own / self._padded)
 
 
-def cells(seed: int, rows: int, kinds: dict[str, Lengths], *, opened: bool) -> list[Cell]:
+def cells(
+    seed: int,
+    rows: int,
+    kinds: dict[str, Lengths],
+    models: Sequence[Model] = MODELS,
+    *,
+    opened: bool = True,
+) -> list[Cell]:
     """Closed loops, and if `opened` Poisson loads by what classes serve."""
     found = []
     for kind, lengths in kinds.items():
-        for model in MODELS:
+        for model in models:
             closed = [Cell(kind, lengths, model, clients) for clients in CLOSED]
             found += closed
             if opened:
@@ -255,16 +277,14 @@ class Serving:
     def seconds(self, queue: LengthQueue, truth: ServiceSurface, *, known: bool) -> float:
         """Seconds that it takes to serve all of it, by the truth or by what is learned."""
         now = start = 0.064
-        rides = Rides()
         while queue.size:
             surface = truth if known else self.learned.surface
             matters = known or self.learned.padding_matters
-            group = queue.group(surface, rides, 32, now) if matters else None
+            group = queue.group(surface, 32) if matters else None
             if group is None:
                 batch = queue.take(32, now).requests
             else:
-                rides.learn(group)
-                batch = queue.take_these(group.requests, now, 0.0).requests
+                batch = queue.take_these(group, now, 0.0).requests
             rows, longest, own = lengths_of(batch)
             took = truth.seconds(rows, longest, own)
             now += took
@@ -310,12 +330,38 @@ def cost(queued: int, most: int) -> float:
         request.length = lognormal(rng)
         queue.append(request)
     surface = ServiceSurface(0.004, 0.0, 0.00002, 0.0)
-    rides, times = Rides(), []
+    times = []
     for _ in range(200):
         began = time.perf_counter()
-        queue.group(surface, rides, most, 1.0)
+        queue.group(surface, most)
         times.append(time.perf_counter() - began)
     return sorted(times)[len(times) // 2]
+
+
+def long_rows(model: Model, rate: float, share: float, rows: int, rule: str) -> tuple[float, float]:
+    """p99 in seconds of rows of 50, and of a share of rows of 500."""
+    cell = Cell("long", lambda rng: 500 if rng.random() < share else 50, model, None, rate)
+    clients = Clients(cell, rule, 1)
+    clients.serve(rows)
+    short, long = (sorted(clients.by_length[length]) for length in (50, 500))
+    return short[int(0.99 * len(short))], long[int(0.99 * len(long))]
+
+
+def print_long(rows: int) -> None:
+    """p99 of long rows, and twice their time alone and a batch of short ones."""
+    for model in MODELS:
+        bound = 2 * model.seconds(1, 500) + model.seconds(model.most, 50)
+        capacity = 1 / (0.9 * model.seconds(model.most, 50) + 0.1 * model.seconds(model.most, 500))
+        for share, load in ((0.001, 0.5), (0.1, 0.2), (0.1, 0.35), (0.1, 0.5), (0.1, 0.65)):
+            rate = load * capacity * model.most
+            figures = [
+                f"{1e3 * short:.0f}, {1e3 * long:.0f}"
+                for short, long in (
+                    long_rows(model, rate, share, rows, rule) for rule in ("Classes", "Measured")
+                )
+            ]
+            print(f"| {model.name} | {share:.1%} | {rate:.0f} | {' | '.join(figures)} |"
+                  f" {1e3 * bound:.0f} |", flush=True)  # fmt: skip
 
 
 def line(cell: Cell, served: dict[str, Served]) -> str:
@@ -343,6 +389,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--regret", type=int, default=0)
     parser.add_argument("--cost", action="store_true")
+    parser.add_argument("--held-out", action="store_true")
+    parser.add_argument("--long", action="store_true")
     options = parser.parse_args()
     if options.regret:
         found = list(zip(*map(regrets, range(options.regret)), strict=True))
@@ -357,10 +405,15 @@ def main() -> None:
             )
             print(f"{queued} queued: {figures}")
         return
-    for cell in [
-        *cells(options.seed, options.rows, DRAWN, opened=False),
-        *cells(options.seed, options.rows, REAL, opened=True),
-    ]:
+    if options.long:
+        print_long(options.rows)
+        return
+    if options.held_out:
+        chosen = cells(options.seed, options.rows, HELD_OUT, OTHER_MODELS)
+    else:
+        drawn_cells = cells(options.seed, options.rows, DRAWN, opened=False)
+        chosen = [*drawn_cells, *cells(options.seed, options.rows, REAL)]
+    for cell in chosen:
         print(line(cell, measured(cell, options.rows, options.seed)), flush=True)
 
 

@@ -11,7 +11,7 @@ from math import exp
 from typing import Final, cast
 
 from batchedapi_core.batching.lanes import Lanes
-from batchedapi_core.batching.lengths import Group, Rides, lengths_in, lengths_of
+from batchedapi_core.batching.lengths import lengths_in, lengths_of
 from batchedapi_core.batching.policy import BatchPolicy, PolicyInEffect
 from batchedapi_core.batching.queue import (
     Buckets,
@@ -65,7 +65,6 @@ class Batcher:
         "policy_in_effect",
         "queue",
         "returning",
-        "rides",
         "running_size",
         "service",
         "shape",
@@ -77,7 +76,6 @@ class Batcher:
         self.service = ServiceTimeSamples()
         self.surface = SurfaceSamples() if policy.pads_to else None
         """t(n, L); None: rows of different lengths share no batch."""
-        self.rides = Rides()
         self.fixed = 0.0  # seconds of a batch that more rows do not cost; 0 while nothing is known
         self.returning = ReturningClients()
         self.bursts = Bursts()
@@ -134,7 +132,7 @@ class Batcher:
         now: float,
         shape: Hashable = None,
         margin: float = 0.0,
-        group: Group | None = None,
+        group: Sequence[Request] | None = None,
     ) -> Handout:
         """Hand out the first requests of a shape, together at most `size`; may be empty.
 
@@ -146,8 +144,7 @@ class Batcher:
         """
         queue = self.queue
         if group is not None:
-            self.rides.learn(group)
-            taken = cast("LengthQueue | Buckets", queue).take_these(group.requests, now, margin)
+            taken = cast("LengthQueue | Buckets", queue).take_these(group, now, margin)
         else:
             taken = queue.take(size, now, shape, margin)
         if isinstance(self.queue, Buckets) and len(self.queue.queues) == 1:
@@ -197,8 +194,8 @@ class Batcher:
         found = self.surface.surface
         return found.fixed, found.per_row, found.per_padded + found.per_own
 
-    def group(self, shape: Hashable, most: int, now: float) -> Group | None:
-        """The next batch of a shape, of like lengths, while others are left; see `best_group`.
+    def group(self, shape: Hashable, most: int) -> Sequence[Request] | None:
+        """The next batch of a shape, of like lengths, while others are left; see `lengths`.
 
         None: those whose turn it is, or all of that shape.
         """
@@ -206,7 +203,7 @@ class Batcher:
         if surface is None or not surface.padding_matters:
             return None
         of_shape = queue.queues[shape] if isinstance(queue, Buckets) else queue
-        return cast("LengthQueue", of_shape).group(surface.surface, self.rides, most, now)
+        return cast("LengthQueue", of_shape).group(surface.surface, most)
 
     def longest(self, sizes: Sequence[int] | None, shapes: Sequence[Hashable] | None) -> int:
         """Length of the longest row of a request; 0: rows are alike."""

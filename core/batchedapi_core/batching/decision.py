@@ -7,14 +7,14 @@ burst that has just begun. Nobody expected: dispatch at once, which for Poisson 
 1 % of the exact optimum. docs/decisions/0002 has the evidence.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from math import inf
 from typing import Final, NamedTuple, TypeAlias, assert_never
 
 from batchedapi_core.batching.batcher import Batcher
-from batchedapi_core.batching.lengths import Group
 from batchedapi_core.batching.policy import BatchPolicy, Strategy
 from batchedapi_core.batching.queue import Buckets
+from batchedapi_core.batching.request import Request
 from batchedapi_core.batching.traffic import TICK
 
 FULL: Final = "full"
@@ -34,7 +34,7 @@ class Release(NamedTuple):
     size: int
     reason: str  # one of contract.RELEASE_REASONS
     shape: Hashable = None  # of the requests
-    group: Group | None = None
+    group: Sequence[Request] | None = None
 
 
 class WaitUntil(NamedTuple):
@@ -119,10 +119,10 @@ def _apart(batcher: Batcher, now: float) -> Release | None:
     ):
         return None  # it never releases earlier
     most, reason = policy.max_batch_size, DRAIN if batcher.draining else SHAPE
-    group = batcher.group(shape, most, now) if policy.pads_to else None
+    group = batcher.group(shape, most) if policy.pads_to else None
     if group is not None:
-        size = sum([request.size for request in group.requests])
-        full = size + group.requests[-1].size > most  # another like its longest has no room
+        size = sum([request.size for request in group])
+        full = size + group[-1].size > most  # another like its longest has no room
         return Release(min(size, most), FULL if full else reason, shape, group)
     if not isinstance(queue, Buckets):
         return None

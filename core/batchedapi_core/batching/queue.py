@@ -7,7 +7,7 @@ from heapq import heapify, heappop, heappush
 from math import inf
 from typing import TypeAlias, cast
 
-from batchedapi_core.batching.lengths import Entry, Group, Load, Rides, best_group
+from batchedapi_core.batching.lengths import Entry, Span, cheapest_group, filled, span_of
 from batchedapi_core.batching.policy import BatchPolicy, QueueOrder
 from batchedapi_core.batching.request import Handout, Request
 from batchedapi_core.service_surface import ServiceSurface
@@ -215,13 +215,14 @@ class LengthQueue(DeadlineQueue):
     of arrivals are (0, number). `own` is the sum of the lengths of all rows.
     """
 
-    __slots__ = ("_by_deadline", "_order", "_put_back", "own")
+    __slots__ = ("_by_deadline", "_order", "_put_back", "_spans", "own")
 
     def __init__(self, order: QueueOrder) -> None:
         super().__init__()
         self.own = 0
         self._by_deadline = order is QueueOrder.DEADLINE
         self._order: list[Entry] = []
+        self._spans: dict[int, Span] = {}  # by span_of; none is empty
         self._put_back = 0  # times that a request was: each is before all that were numbered
 
     @property
@@ -251,32 +252,53 @@ class LengthQueue(DeadlineQueue):
         self.rows += request.rows
         self.own += request.length * request.rows
         self._live += 1
+        number = span_of(request.length)
+        span = self._spans.get(number)
+        if span is None:
+            span = self._spans[number] = Span()
+        span.requests += 1
+        span.rows += request.rows
+        span.size += request.size
 
     def _forget(self, request: Request) -> None:
         super()._forget(request)
         self.own -= request.length * request.rows
         del self._order[self._place(request)]
+        number = span_of(request.length)
+        span = self._spans[number]
+        span.requests -= 1
+        span.rows -= request.rows
+        span.size -= request.size
+        if not span.requests:
+            del self._spans[number]
 
     def _place(self, request: Request) -> int:
         # A tuple that is shorter is less than its like: none compares requests.
         return bisect_left(self._order, (request.length, request.id, request.first))
 
-    def group(self, surface: ServiceSurface, rides: Rides, most: int, now: float) -> Group | None:
-        """The next batch; `most` is the size of a full one. See `best_group`.
+    def group(self, surface: ServiceSurface, most: int) -> Sequence[Request] | None:
+        """The next batch; `most` is the size of a full one, and padding costs something.
 
         None: those whose turn it is, as all lengths are alike, or as all fit together best.
+        O(log n) however long the queue is, and the square of the spans.
         """
-        order, rows = self._order, self.rows
+        order = self._order
         if not order or order[0][0] == order[-1][0]:
             return None
-        together = max(1.0, rows * min(1.0, most / self.size))
-        shared = surface.fixed / together
-        per_length = surface.per_padded + surface.per_own
-        backlog = (shared + surface.per_row) * rows + per_length * self.own
-        head = self._place(self._heap[0][2])
-        load = Load(head, most, shared, backlog, now)
-        group = best_group(order, load, surface, rides.usual)
-        return None if len(group.requests) == len(order) else group
+        numbers = sorted(self._spans)
+        spans = [self._spans[number] for number in numbers]
+        stops, longest = [0], []  # places in `order`
+        for span in spans:
+            stops.append(stops[-1] + span.requests)
+            longest.append(order[stops[-1] - 1][0])
+        request, worth = self._heap[0][2], surface.fixed / surface.per_padded
+        at = bisect_left(numbers, span_of(request.length))
+        first, stop = cheapest_group(spans, longest, at, most, worth)
+        nearly = bisect_left(order, (longest[stop - 1] - worth / most,))
+        low, high = filled(
+            order, self._place(request), min(stops[first], nearly), stops[stop], most
+        )
+        return None if high - low == len(order) else [entry[3] for entry in order[low:high]]
 
     def take_these(self, requests: Sequence[Request], now: float, margin: float) -> Handout:
         """Hand out these, which are queued, without those too late; heads too late come along."""

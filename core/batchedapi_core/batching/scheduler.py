@@ -334,7 +334,7 @@ class Scheduler:
         if group is None:
             margin = wait + batcher.service.at_least(size)
         else:
-            margin = wait + batcher.at_least(size, group.requests)
+            margin = wait + batcher.at_least(size, group)
         if method.memory.any:
             most = method.memory.at_most(size, shape)
             size, group = most, group if most == size else None

@@ -30,7 +30,7 @@ from batchedapi_core.batching import (
     WaitUntil,
     padding_class,
 )
-from batchedapi_core.batching.lengths import AGE_WEIGHT, Load, best_group
+from batchedapi_core.batching.lengths import span_of
 from batchedapi_core.batching.queue import Buckets, LengthQueue
 from batchedapi_core.service_surface import ServiceSurface
 
@@ -89,79 +89,86 @@ def lengths_of(batch: Batch) -> list[int]:
     return [request.length for request in batch.requests]
 
 
-def entries(
-    lengths: Sequence[int], arrivals: Sequence[float]
-) -> list[tuple[int, int, int, Request]]:
-    """A queue in the order of lengths; the first request is the oldest."""
-    requests = []
-    for number, (length, at) in enumerate(zip(lengths, arrivals, strict=True)):
-        request = Request(number, "m", 1, 1, Client(), at, inf)
+def queue_of(lengths: Sequence[int]) -> LengthQueue:
+    """Rows that came at once, in this order."""
+    queue = LengthQueue(QueueOrder.FIFO)
+    for number, length in enumerate(lengths):
+        request = Request(number, "m", 1, 1, Client(), 0.0, inf)
         request.length = length
-        requests.append((length, number, 0, request))
-    return sorted(requests, key=lambda entry: entry[:3])
+        queue.append(request)
+    return queue
 
 
-def rate_of(rows: Sequence[Request], load: Load, surface: ServiceSurface) -> float:
-    """The law of the module, written out."""
-    per_length = surface.per_padded + surface.per_own
-    value = sum(
-        (load.shared + surface.per_row + per_length * row.length)
-        * (1 + AGE_WEIGHT * (load.now - row.arrived) / load.backlog)
-        for row in rows
-    )
-    lengths = [row.length for row in rows]
-    return value / surface.seconds(len(rows), max(lengths), sum(lengths))
+def seconds_of(lengths: Sequence[int], surface: ServiceSurface) -> float:
+    """Seconds of a batch."""
+    return surface.seconds(len(lengths), max(lengths), sum(lengths))
 
 
-def share_of_best(seed: int, *, contiguous: bool) -> float:
-    """The rate of the group, as a share of the best by brute force on a queue of nine."""
+def least_seconds(lengths: Sequence[int], surface: ServiceSurface, most: int) -> float:
+    """Seconds in which all are served if they share batches in the best of all ways."""
+    if not lengths:
+        return 0.0
+    first, *rest = lengths
+    found = []
+    for company in range(min(most, len(lengths))):
+        for chosen in itertools.combinations(range(len(rest)), company):
+            batch = [first, *(rest[i] for i in chosen)]
+            others = [length for i, length in enumerate(rest) if i not in chosen]
+            found.append(seconds_of(batch, surface) + least_seconds(others, surface, most))
+    return min(found)
+
+
+def share_of_best(seed: int) -> float:
+    """Work a second of the rule on a queue of seven, as a share of the best by brute force."""
     rng = random.Random(seed)
     surface = ServiceSurface(
         10 ** rng.uniform(-3.3, -1.7), 1e-4, 10 ** rng.uniform(-6, -4.3), rng.choice((0.0, 1e-5))
     )
-    order = entries(
-        [max(4, min(LONGEST, int(rng.lognormvariate(3.6, 0.9)))) for _ in range(9)],
-        [0.0, *(rng.uniform(0.0, 0.05) for _ in range(8))],
-    )
-    head = next(place for place, entry in enumerate(order) if entry[1] == 0)
-    load = Load(head, 6, surface.fixed / 6, 0.05, 0.05)
-
-    group = best_group(order, load, surface, {})
-
-    rows = [entry[3] for entry in order]
-    if contiguous:
-        subsets = [rows[a : a + n] for n in range(1, 7) for a in range(10 - n)]
-    else:
-        subsets = [list(each) for n in range(1, 7) for each in itertools.combinations(rows, n)]
-    assert rows[head] in group.requests
-    assert len(group.requests) <= 6
-    best = max(rate_of(each, load, surface) for each in subsets if rows[head] in each)
-    return rate_of(group.requests, load, surface) / best
+    lengths = [max(4, min(LONGEST, int(rng.lognormvariate(3.6, 0.9)))) for _ in range(7)]
+    queue, seconds = queue_of(lengths), 0.0
+    while queue.size:
+        group = queue.group(surface, 4)
+        batch = queue.take(4, 0.0).requests if group is None else group
+        if group is not None:
+            queue.take_these(group, 0.0, 0.0)
+        seconds += seconds_of([request.length for request in batch], surface)
+    return least_seconds(lengths, surface, 4) / seconds
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_the_group_is_the_best_of_those_that_are_contiguous(seed: int) -> None:
-    """As the law of the module is written."""
-    assert pytest.approx(1.0) == share_of_best(seed, contiguous=True)
-
-
-def test_the_group_is_nearly_the_best_of_all_that_have_the_oldest() -> None:
-    """Of all subsets: some may leave out a row in the middle that came last."""
-    shares = [share_of_best(seed, contiguous=False) for seed in range(40)]
+def test_the_rule_is_nearly_the_best_of_all() -> None:
+    """Of all ways to share batches; rows of a span are not cut, and a batch is filled first."""
+    shares = [share_of_best(seed) for seed in range(40)]
 
     assert sum(shares) / len(shares) > 0.98
-    assert min(shares) > 0.9
+    assert min(shares) > 0.95
 
 
-def test_a_long_queue_is_not_looked_through() -> None:
-    """Ends of a group are tried as far as a batch reaches, in steps where that is far."""
-    order = entries([16 + number % 64 for number in range(3000)], [0.0] * 3000)
-    load = Load(1500, 1000, 0.00001, 1.0, 1.0)
+@pytest.mark.parametrize("length", [1, 7, 8, 100, 511, 16_000, 441_000])
+def test_lengths_of_a_span_differ_by_less_than_an_eighth(length: int) -> None:
+    """And a longer row is never in a span before."""
+    assert span_of(length) <= span_of(length + 1)
+    assert span_of(length) < span_of(length + length // 8 + 1)
 
-    group = best_group(order, load, SURFACE, {})
 
-    assert order[1500][3] in group.requests
-    assert 1 < len(group.requests) <= 1000
+@pytest.mark.parametrize(("fixed", "taken"), [(0.004, 5), (0.0001, 0)])
+def test_a_batch_with_room_takes_rows_whose_padding_costs_little(fixed: float, taken: int) -> None:
+    """Less than their share of a full batch's fixed cost: 2 of a length against 25, and 0.6."""
+    queue = queue_of([12] * 3 + [10] * 8)
+
+    group = queue.group(ServiceSurface(fixed, 0.0, 0.00002, 0.0), 8)
+
+    assert [10] * taken + [12] * 3 == [request.length for request in group or ()]
+
+
+def test_a_long_queue_is_cut_by_spans() -> None:
+    """However many rows wait, a batch is full and has the one whose turn it is."""
+    queue = queue_of([300, *(16 + number % 64 for number in range(3000))])
+
+    group = queue.group(SURFACE, 100)
+
+    assert group is not None
+    assert 300 == group[-1].length
+    assert len(queue.group(ServiceSurface(1.0, 0.0, 0.00002, 0.0), 100) or ()) == 100
 
 
 def test_neighbours_ride_and_the_others_follow() -> None:
@@ -244,21 +251,29 @@ def test_rows_of_one_length_are_batched_as_if_they_had_none(
     def batches(pads_to: int) -> list[tuple[str, list[int]]]:
         rng = random.Random(1)
         policy = BatchPolicy(8, 0.005, strategy, None, order, pads_to)
-        replica, found, now = Replica(policy, taught=length > 0), [], 0.0
+        replica, found, now = Replica(policy, taught=False), [], 0.0
         running: list[Batch] = []
+
+        def decide(now: float) -> None:
+            while not isinstance(decision := replica.scheduler.next(now), WaitUntil | Idle):
+                if isinstance(decision, Dispatch | Begins):
+                    running.append(decision.batch)
+                    found.append((decision.batch.reason, [r.id for r in decision.batch.requests]))
+
         for _ in range(400):
             now += rng.expovariate(800)
+            while running:
+                end = running[0].started + SURFACE.seconds(running[0].rows, 16, 0)
+                if end > now:
+                    break
+                replica.ends(running.pop(), end)
+                decide(end)
             for _ in range(rng.choice((0, 1, 1, 5))):
                 if length:
                     replica.arrive(length, at=now, timeout=rng.choice((0.05, 0.5)))
                 else:
                     replica.arrive(1, at=now, timeout=0.5, sizes=(1,))
-            if running and rng.random() < 0.4:
-                replica.ends(running.pop(), now)
-            while not isinstance(decision := replica.scheduler.next(now), WaitUntil | Idle):
-                if isinstance(decision, Dispatch | Begins):
-                    running.append(decision.batch)
-                    found.append((decision.batch.reason, [r.id for r in decision.batch.requests]))
+            decide(now)
         return found
 
     assert len(batches(0)) > 20
