@@ -28,6 +28,7 @@ from batchedapi_core.service_surface import SurfaceSamples
 ADMISSION_MARGIN: Final = 1.05  # on the expected time to an answer
 HORIZON = 4.0  # durations of a full batch after which a client that returns is a stranger
 BURST_WINDOW = 0.5  # fixed costs that a burst may last: waiting longer could not pay
+NO_LENGTHS: Final = (0, 0, 0)
 
 
 class Batcher:
@@ -258,7 +259,7 @@ class Batcher:
         self.lanes.freed(now)
         if seconds is None:
             return
-        self._observe(size, seconds, requests)
+        self._observe(size, seconds, NO_LENGTHS if self.surface is None else lengths_of(requests))
         self.returning.answered(answers, now)
         if self.policies.adaptive is None:
             return
@@ -266,21 +267,23 @@ class Batcher:
         if self.policies.executed(size, self.service, latency=latency, now=now):
             self._policy_changed()
 
-    def warmed_up(self, size: int, seconds: float) -> None:
-        """A warm-up batch of `size` took so long: what to expect before there were others."""
-        self._observe(size, seconds, (), WARM_UP)
+    def warmed_up(self, size: int, seconds: float, rows: int = 1, length: int = 0) -> None:
+        """A warm-up batch of `size` took so long: what to expect before there were others.
+
+        Its rows are `length` long each; 0: rows are alike.
+        """
+        self._observe(size, seconds, (rows, length, rows * length), WARM_UP)
 
     def _observe(
-        self, size: int, seconds: float, requests: Sequence[Request], weight: float = 1.0
+        self, size: int, seconds: float, lengths: tuple[int, int, int], weight: float = 1.0
     ) -> None:
         service, surface = self.service, self.surface
         service.observe(size, seconds, weight)
         self.fixed = service.line.fixed
-        if surface is not None and requests:
-            rows, longest, own = lengths_of(requests)
-            if longest:
-                surface.observe(rows, longest, own, seconds, weight)
-                self.fixed = surface.surface.fixed
+        rows, longest, own = lengths
+        if surface is not None and longest:
+            surface.observe(rows, longest, own, seconds, weight)
+            self.fixed = surface.surface.fixed
         self.returning.horizon = HORIZON * service.seconds(self.policy.max_batch_size)
         self.bursts.window = BURST_WINDOW * self.fixed
 

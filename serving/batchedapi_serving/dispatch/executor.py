@@ -172,9 +172,10 @@ class MethodQueue:
             raise LateError.expected(retry_after(self.batcher))
 
     def warmed_up(self, timings: Sequence[Sequence[float]]) -> None:
-        """A model process was warmed up with batches of these rows, sizes and seconds."""
-        for rows, size, seconds in timings:
-            self.batcher.warmed_up(int(size if self.method.counts_rows else rows), seconds)
+        """A model process was warmed up with batches; see WarmUpTime."""
+        for rows, size, seconds, length in timings:
+            of_policy = int(size if self.method.counts_rows else rows)
+            self.batcher.warmed_up(of_policy, seconds, int(rows), int(length))
 
     def update_gauges(self, in_flight: int) -> None:
         """Write the state into the metrics memory; so many requests are not yet answered."""

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from batchedapi_serving.codecs import codec_of
 from batchedapi_serving.errors import LoadError
 from batchedapi_serving.hardware import visible_gpus
 from batchedapi_serving.ipc import Meta, Payload
@@ -145,7 +146,7 @@ class LoadedPredictor:
         for method in methods:
             size, sizes = method.max_batch_size, self.settings.warm_up_sizes
             target = self.settings.of_method(method.name).batching.max_latency
-            clock = time.monotonic if target else None
+            clock = time.monotonic if target or codec_of(method).pads_to else None
             if method.is_async:
                 warming = warm_up_async(self.runner, method, size, sizes, clock)
                 found = lanes.wait(self.channel.call(warming))

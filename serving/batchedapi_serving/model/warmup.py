@@ -1,13 +1,18 @@
-"""The first batches, before anybody waits for them: at real sizes, and with the answers checked."""
+"""The first batches, before anybody waits for them: at real sizes, and with the answers checked.
+
+Where rows of different lengths share batches, two batches of shorter rows follow: from one length
+nobody could tell what padding costs.
+"""
 
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from batchedapi_core import contract
+from batchedapi_core.batching.lengths import lengths_in
 from batchedapi_serving.codecs import Codec, Encoded, codec_of
 from batchedapi_serving.errors import ClientError, LoadError
 from batchedapi_serving.ipc import Meta
@@ -15,6 +20,9 @@ from batchedapi_serving.model.batch import BatchRunner
 from batchedapi_serving.predictor import MethodSpec
 
 log = logging.getLogger(__name__)
+
+SHORTER: Final = 4
+"""Times that the example is as long as the shorter row."""
 
 
 class WarmUpTime(NamedTuple):
@@ -24,6 +32,17 @@ class WarmUpTime(NamedTuple):
     size: int
     """In the unit of the method's `size_of`."""
     seconds: float
+    length: int
+    """Of each of its rows, where rows of different lengths may share a batch; else 0."""
+
+
+class _Batch(NamedTuple):
+    meta: Meta
+    payload: bytes
+    size: int
+    length: int
+    required: bool
+    """Whether it must succeed: the beginning of an example need not be a row of the method."""
 
 
 class WarmUpBatches(NamedTuple):
@@ -61,14 +80,19 @@ def warm_up(
     if method.is_async:
         return asyncio.run(warm_up_async(runner, method, max_batch_size, sizes, clock))
     smallest, timings = None, []
-    for meta, payload, size in _batches(method, max_batch_size, sizes):
-        if smallest is None or meta["rows"] < smallest[0]["rows"]:
-            smallest = meta, payload
-        _check(method, meta, runner.run(meta, payload)[0], runner.raised)
+    for batch in _batches(method, max_batch_size, sizes):
+        rows = batch.meta["rows"]
+        if batch.required and (smallest is None or rows < smallest[0]["rows"]):
+            smallest = batch.meta, batch.payload
+        answer = runner.run(batch.meta, batch.payload)[0]
+        if not _succeeded(method, batch, answer, runner.raised):
+            break
         if clock is not None and _is_like_clients(method):
             began = clock()
-            _check(method, meta, runner.run(meta, payload)[0], runner.raised)
-            timings.append(WarmUpTime(meta["rows"], size, clock() - began))
+            answer = runner.run(batch.meta, batch.payload)[0]
+            took = clock() - began
+            _check(method, batch.meta, answer, runner.raised)
+            timings.append(WarmUpTime(rows, batch.size, took, batch.length))
     return WarmUpBatches(smallest, timings)
 
 
@@ -81,14 +105,19 @@ async def warm_up_async(
 ) -> WarmUpBatches:
     """See `warm_up`; on the running event loop, to which a predictor may have tied things."""
     smallest, timings = None, []
-    for meta, payload, size in _batches(method, max_batch_size, sizes):
-        if smallest is None or meta["rows"] < smallest[0]["rows"]:
-            smallest = meta, payload
-        _check(method, meta, (await runner.run_async(meta, payload))[0], runner.raised)
+    for batch in _batches(method, max_batch_size, sizes):
+        rows = batch.meta["rows"]
+        if batch.required and (smallest is None or rows < smallest[0]["rows"]):
+            smallest = batch.meta, batch.payload
+        answer = (await runner.run_async(batch.meta, batch.payload))[0]
+        if not _succeeded(method, batch, answer, runner.raised):
+            break
         if clock is not None and _is_like_clients(method):
             began = clock()
-            _check(method, meta, (await runner.run_async(meta, payload))[0], runner.raised)
-            timings.append(WarmUpTime(meta["rows"], size, clock() - began))
+            answer = (await runner.run_async(batch.meta, batch.payload))[0]
+            took = clock() - began
+            _check(method, batch.meta, answer, runner.raised)
+            timings.append(WarmUpTime(rows, batch.size, took, batch.length))
     return WarmUpBatches(smallest, timings)
 
 
@@ -98,7 +127,8 @@ def _is_like_clients(method: MethodSpec) -> bool:
 
 def _batches(
     method: MethodSpec, max_batch_size: int, sizes: tuple[int, ...] | None
-) -> Iterator[tuple[Meta, bytes, int]]:
+) -> Iterator[_Batch]:
+    """Those of shorter rows come last."""
     if not method.batched or sizes == ():
         return
     codec = codec_of(method)
@@ -107,12 +137,46 @@ def _batches(
         remedy = "@batched(example=...) gives an item to warm up with"
         log.info("no warm-up", extra={"method": method.name, "remedy": remedy})
         return
-    cost = 1 if row.sizes is None else row.sizes[0]
-    most = max(1, max_batch_size // cost)
-    for rows in contract.batch_size_buckets(most) if sizes is None else sizes:
-        collated = codec.collate([row.payload] * rows)
-        meta = {"method": method.name, "rows": rows, **collated.meta}
-        yield meta, b"".join(collated.buffers), rows * cost
+    shorter = _shorter(method, codec, row)
+    for one in (row,) if shorter is None else (row, shorter):
+        cost = 1 if one.sizes is None else one.sizes[0]
+        length = max(lengths_in(one.sizes, one.shapes), default=0) if codec.pads_to else 0
+        of = sizes or contract.batch_size_buckets(max(1, max_batch_size // cost))
+        for rows in of if one is row else sorted({min(of), max(of)}):
+            collated = codec.collate([one.payload] * rows)
+            meta = {"method": method.name, "rows": rows, **collated.meta}
+            yield _Batch(meta, b"".join(collated.buffers), rows * cost, length, one is row)
+
+
+def _shorter(method: MethodSpec, codec: Codec, row: Encoded) -> Encoded | None:
+    """The beginning of the example; None: rows have no lengths, or it has nothing to cut."""
+    if not codec.pads_to or method.example is None:
+        return None
+    if method.inputs:
+        lengths, parts = row.payload[0]
+        named = dict(zip(method.variable, lengths, strict=True))
+        arrays = {}
+        for (name, tensor), part in zip(method.inputs.items(), parts, strict=True):
+            array = np.frombuffer(part, tensor.numpy_dtype)
+            array = array.reshape([1, *(named.get(str(n), n) for n in tensor.shape)])
+            ends = [_part(named[n]) if isinstance(n, str) else n for n in tensor.shape]
+            arrays[name] = array[(slice(1), *map(slice, ends))]
+        return codec.from_arrays(arrays, "warm-up")
+    of = None if method.size_of is None else method.size_of.of
+    item = method.example
+    cut = _beginning(item) if of is None else {**item, of: _beginning(item[of])}
+    return None if cut == item else codec.from_row(cut, "warm-up")
+
+
+def _part(length: int) -> int:
+    return -(-length // SHORTER)
+
+
+def _beginning(value: Any) -> Any:
+    """Of a text or a list; of a list of texts that of each."""
+    if isinstance(value, list) and all(isinstance(one, str) for one in value):
+        return [_beginning(one) for one in value]
+    return value[: _part(len(value))] if isinstance(value, str | list) else value
 
 
 def _row(method: MethodSpec, codec: Codec) -> Encoded | None:
@@ -133,6 +197,14 @@ def _row(method: MethodSpec, codec: Codec) -> Encoded | None:
         for name, tensor in method.inputs.items()
     }
     return codec.from_arrays(zeros, "warm-up")
+
+
+def _succeeded(method: MethodSpec, batch: _Batch, answer: Meta, raised: str) -> bool:
+    if batch.required or answer["kind"] != "error":
+        _check(method, batch.meta, answer, raised)
+        return True
+    log.info("no row: the beginning of the example", extra={"method": method.name})
+    return False
 
 
 def _check(method: MethodSpec, meta: Meta, answer: Meta, raised: str) -> None:

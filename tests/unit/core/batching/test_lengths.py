@@ -370,6 +370,21 @@ def test_before_the_first_batch_all_lengths_share_one() -> None:
     assert [10, 400, 12] == lengths_of(replica.batch())
 
 
+def test_a_warm_up_of_two_lengths_tells_what_padding_costs() -> None:
+    """The first requests are not padded blindly; of alike rows it teaches t(n) alone."""
+    replica = Replica(taught=False)
+    for rows, length in ((1, 400), (8, 400), (1, 100), (8, 100)):
+        replica.batcher.warmed_up(rows, SURFACE.seconds(rows, length, 0), rows, length)
+    for length in (10, 400, 12):
+        replica.arrive(length)
+    alike = Batcher(BatchPolicy(8, 0.005, pads_to=LONGEST))
+    alike.warmed_up(8, 0.010)
+
+    assert [10, 12] == lengths_of(replica.batch())
+    assert alike.surface is not None
+    assert not alike.surface.known
+
+
 def test_one_that_left_is_in_no_group() -> None:
     """Neither counted nor run."""
     replica = Replica()

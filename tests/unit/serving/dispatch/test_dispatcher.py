@@ -131,7 +131,7 @@ async def test_what_would_be_late_is_refused_before_it_queues() -> None:
     assert len(late) <= len(accepted) // 20
 
 
-WARM_UP = {"predict": [(n, n, FIXED + PER_ROW * n) for n in (1, 2, 4, 8, 16, 32, 64)]}
+WARM_UP = {"predict": [(n, n, FIXED + PER_ROW * n, 0) for n in (1, 2, 4, 8, 16, 32, 64)]}
 
 
 @pytest.mark.parametrize("warm_up", [{}, WARM_UP])
@@ -156,7 +156,7 @@ async def test_a_first_burst_is_taken_whole(warm_up: Any, lanes: int) -> None:
 
 async def test_each_process_says_once_what_its_warm_up_took() -> None:
     """Over whichever of its connections is first; that of a replacement counts as well."""
-    world = World(threads=4, restart=0.1, warm_up={"predict": [(1, 1, 0.2)]})
+    world = World(threads=4, restart=0.1, warm_up={"predict": [(1, 1, 0.2, 0)]})
     service = world.dispatcher.served(None).batcher.service
     assert pytest.approx(0.2) == service.seconds(1)
 

@@ -123,7 +123,7 @@ def test_where_rows_have_a_cost_the_largest_batch_is_the_one_that_fits() -> None
 
     warm_up(runner, method, 45)
 
-    assert [1, 2, 4] == runner.rows
+    assert [1, 2, 4, *(1, 15)] == runner.rows
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ def test_the_second_run_of_each_size_is_timed() -> None:
     found = warm_up(runner, TENSOR, 4, clock=lambda: runner.now)
 
     assert [1, 1, 2, 2, 4, 4] == runner.rows
-    assert [(1, 1, 1.0), (2, 2, 2.0), (4, 4, 4.0)] == found.timings
+    assert [(1, 1, 1.0, 0), (2, 2, 2.0, 0), (4, 4, 4.0, 0)] == found.timings
 
 
 def test_sizes_are_told_in_the_unit_of_the_method() -> None:
@@ -296,7 +296,7 @@ def test_sizes_are_told_in_the_unit_of_the_method() -> None:
 
     found = warm_up(runner, method, 20, clock=lambda: runner.now)
 
-    assert [(1, 10, 1.0), (2, 20, 2.0)] == found.timings
+    assert [(1, 10, 1.0, 10), (2, 20, 2.0, 10)] == found.timings[:2]
 
 
 def test_nothing_is_timed_that_is_not_like_what_clients_send() -> None:
@@ -316,5 +316,61 @@ async def test_an_async_method_is_timed_as_well() -> None:
 
     found = await warm_up_async(runner, TENSOR, 2, clock=lambda: runner.now)
 
-    assert [(1, 1, 1.0), (2, 2, 2.0)] == found.timings
+    assert [(1, 1, 1.0, 0), (2, 2, 2.0, 0)] == found.timings
     assert found.smallest == runner.batches[0]
+
+
+PADDED = {"ids": Tensor("INT64", ["tokens"], pad=0), "mask": Tensor("FP32", ["tokens", 2], pad=0)}
+TOKENS = {"ids": [1, 2, 3, 4, 5], "mask": [[0, 1]] * 5}
+
+
+async def test_two_lengths_are_run_where_rows_of_different_lengths_share_batches() -> None:
+    """Of one nobody could tell what padding costs; the smallest and the largest batch do."""
+    method = MethodSpec("predict", batched=True, inputs=PADDED, example=TOKENS)
+    sync, later = Ticking(), Ticking()
+
+    found = warm_up(sync, method, 4, clock=lambda: sync.now)
+    of_async = await warm_up_async(later, method, 4, clock=lambda: later.now)
+
+    assert [(1, 5), (2, 5), (4, 5), (1, 2), (4, 2)] == [(t.rows, t.length) for t in found.timings]
+    assert found == of_async
+    assert found.smallest == sync.batches[0]
+    assert {"tokens": [2] * 4} == sync.batches[-1][0]["lengths"]
+
+
+@pytest.mark.parametrize(
+    ("size_of", "example", "lengths"),
+    [
+        (SizeOf.length(of="text"), {"text": "ten tokens", "in": "en"}, {10, 3}),
+        (SizeOf.length(), [7] * 9, {9, 3}),
+        (SizeOf.bytes(), ["a question", "and a text"], {27, 13}),
+        (SizeOf.length(per=4), "a", {1}),
+        (SizeOf.bytes(), {"id": 12}, {9}),
+    ],
+)
+def test_the_beginning_of_an_item_is_shorter(
+    size_of: SizeOf, example: Any, lengths: set[int]
+) -> None:
+    """Of what is measured; no other member is touched, and what cannot be cut is run as it is."""
+    runner = Ticking()
+    method = MethodSpec("predict", batched=True, example=example, size_of=size_of)
+
+    found = warm_up(runner, method, 64, clock=lambda: runner.now)
+
+    assert lengths == {timing.length for timing in found.timings}
+
+
+async def test_a_beginning_that_is_no_row_of_the_method_fails_nothing() -> None:
+    """The example is what it is known to take."""
+
+    class Strict(Recording):
+        def run(self, meta: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], object]:
+            answer = super().run(meta, payload)[0]
+            return {**answer, "kind": "items" if b"2026" in payload else "error"}, ()
+
+    method = MethodSpec("predict", batched=True, example="2026-11-28", size_of=SizeOf.length())
+    sync, later = Strict(), Strict()
+
+    assert warm_up(sync, method, 10).smallest == sync.batches[0]
+    assert (await warm_up_async(later, method, 10)).smallest == later.batches[0]
+    assert [1, 1] == sync.rows == later.rows
