@@ -122,7 +122,8 @@ IntOrPercent = Annotated[
 Percent = Annotated[
     str,
     StringConstraints(
-        pattern=worded(PERCENT, "expected a percentage such as 30%, as a text"), max_length=4
+        pattern=worded(PERCENT, "expected a percentage such as 30%"),
+        max_length=64,  # above what fits the pattern, whose words say more
     ),
 ]
 
