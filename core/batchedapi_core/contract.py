@@ -36,13 +36,13 @@ AUTOSCALER_FIELD_MANAGER: Final = "batchedapi-autoscaler"
 """Writes /scale of Deployments and the autoscaler's part of the status."""
 
 LABEL_LEASE: Final = f"{GROUP}/operator-lease"
-"""On every Lease of an operator."""
+"""On every Lease and claim of an operator."""
 ANNOTATION_CLAIM: Final = f"{GROUP}/claim"
-"""On such a Lease: whether its holder wants to act, or does."""
+"""On these: whether the holder wants to act, or does."""
 ANNOTATION_NAMESPACES: Final = f"{GROUP}/namespaces"
-"""On such a Lease: those that its holder serves."""
-CLAIM_LEASE: Final = "batchedapi-claim"
-"""In each namespace that an operator serves by its name: one at a time holds it."""
+"""On these: those that the holder serves."""
+CLAIM: Final = "batchedapi-claim"
+"""A ConfigMap in each namespace that an operator serves by its name: one at a time holds it."""
 
 # ---------------------------------------------------------------- ports and paths of a replica
 HTTP_PORT: Final = 8080

@@ -1,10 +1,11 @@
-"""The rules of a Lease: whether this process may write, and until when, by its own clock alone.
+"""The rules of Leases and claims: whether this process may write, and until when by its own clock.
 
 A Lease says who holds it and for how many seconds from each renewal on. Its dates are for people:
 a candidate measures for how long it has seen no renewal, and a holder from before it asked for one,
 so that the holder's time is always over before anybody else's begins. Wall clocks may be anywhere.
 """
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ def clock() -> float:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A Lease as it was read."""
+    """A Lease, or a claim, as it was read."""
 
     holder: str
     """Empty: it was given back."""
@@ -48,22 +49,29 @@ class Held:
 
     @classmethod
     def of(cls, body: Any) -> Self:
-        """From the body of a Lease, by any writer."""
-        spec, metadata = section(body, "spec"), body["metadata"]
+        """From the body of a Lease or of a ConfigMap, by any writer."""
+        metadata = body["metadata"]
+        spec = section(body, "spec") or section(body, "data")
         notes = section(metadata, "annotations")
         return cls(
             spec.get("holderIdentity") or "",
-            float(spec.get("leaseDurationSeconds") or LEADER_SECONDS),
-            spec.get("leaseTransitions") or 0,
+            _whole(spec.get("leaseDurationSeconds")) or LEADER_SECONDS,
+            _whole(spec.get("leaseTransitions")),
             metadata["resourceVersion"],
             notes.get(contract.ANNOTATION_CLAIM, ""),
             notes.get(contract.ANNOTATION_NAMESPACES, ""),
         )
 
 
+def _whole(told: object) -> int:
+    """A number, of which a ConfigMap has the digits; 0: none is told."""
+    digits = str(told)
+    return int(digits) if re.fullmatch(r"[0-9]{1,9}", digits) else 0
+
+
 @dataclass(frozen=True, slots=True)
 class SeenLease:
-    """A Lease, and since when it has been as it is, as far as this process saw."""
+    """One of them, and since when it has been as it is, as far as this process saw."""
 
     held: Held
     since: float
@@ -121,7 +129,7 @@ ACTING: Final = "Acting"
 
 @dataclass(frozen=True, slots=True)
 class Other:
-    """A Lease of another release: its own one, or its claim to the namespace that it lies in."""
+    """A claim of another release: to all namespaces, or to the one that it lies in."""
 
     key: ObjectKey
     held: Held
@@ -130,13 +138,13 @@ class Other:
 
     @property
     def is_claim(self) -> bool:
-        """A claim, which operators of named namespaces alone have."""
-        return self.key.name == contract.CLAIM_LEASE
+        """It is to that namespace: operators of all have one under their own name."""
+        return self.key.name == contract.CLAIM
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """Conclusion of an operator of all namespaces from the Leases of other releases."""
+    """Conclusion of an operator of all namespaces from the claims of other releases."""
 
     in_the_way: Other | None
     """It acts on namespaces of ours, or may begin to; None: nobody does."""
@@ -145,7 +153,7 @@ class Survey:
 
 
 def survey(others: tuple[Other, ...], *, acting: bool) -> Survey:
-    """Conclude from the Leases of other releases.
+    """Conclude from the claims of other releases.
 
     Args:
         acting: We have acted until now. Whoever only wants to will see that, and yield.
@@ -166,7 +174,7 @@ def refusal_of(what: str, holder: str) -> str:
 
     Args:
         what: Which namespaces both are for.
-        holder: Namespace and name of the other's Lease.
+        holder: Namespace and name of the other.
     """
     return (
         f"another operator, {holder}, serves {what}: this one does nothing until that is gone;"

@@ -18,9 +18,9 @@ from kubernetes.aio import client, config
 from batchedapi_core import contract
 from batchedapi_operator.cluster import (
     BATCHED_APIS,
+    CONFIG_MAPS,
     DEPLOYMENTS,
     EVENTS,
-    LEASES,
     OUTSIDE_SYSTEM,
     JsonObject,
     ObjectKey,
@@ -344,42 +344,45 @@ class Kube:
         namespace = body["metadata"]["namespace"]
         await self._request("POST", EVENTS.path(namespace), {}, body)
 
-    async def read_lease(self, key: ObjectKey, *, seconds: float) -> JsonObject | None:
-        """A Lease; None if there is none. Whoever asks waits for so many seconds."""
-        try:
-            return await self._request("GET", LEASES.path(key.namespace, key.name), seconds=seconds)
-        except ApplyError as error:
-            if error.status == 404:  # noqa: PLR2004 - HTTP: not found
-                return None
-            raise
+    async def read_lock(
+        self, resource: Resource, key: ObjectKey, *, seconds: float
+    ) -> JsonObject | None:
+        """A Lease or a claim; None if there is none. Whoever asks waits for so many seconds."""
+        return await self._find(resource.path(key.namespace, key.name), _JSON, seconds)
 
-    async def create_lease(self, body: JsonObject, *, seconds: float) -> JsonObject:
+    async def create_lock(
+        self, resource: Resource, body: JsonObject, *, seconds: float
+    ) -> JsonObject:
         """A new one.
 
         Raises:
             ConflictError: There is one.
         """
-        path = LEASES.path(body["metadata"]["namespace"])
+        path = resource.path(body["metadata"]["namespace"])
         return await self._request("POST", path, {}, body, seconds=seconds)
 
-    async def replace_lease(self, body: JsonObject, *, seconds: float) -> JsonObject:
-        """The one of the version in `body`.
+    async def change_lock(
+        self, resource: Resource, body: JsonObject, *, seconds: float
+    ) -> JsonObject:
+        """The one of the version in `body`; what that does not have stays.
 
         Raises:
             ConflictError: It has another version.
         """
-        path = LEASES.path(body["metadata"]["namespace"], body["metadata"]["name"])
-        return await self._request("PUT", path, {}, body, seconds=seconds)
+        path = resource.path(body["metadata"]["namespace"], body["metadata"]["name"])
+        return await self._request("PATCH", path, {}, body, content_type=_MERGE, seconds=seconds)
 
-    async def leases(self, label: str, *, seconds: float) -> list[JsonObject]:
-        """Leases with a label, in every namespace."""
+    async def claims(self, label: str, *, seconds: float) -> list[JsonObject]:
+        """ConfigMaps with a label, in every namespace."""
         query = {"labelSelector": label}
-        found = await self._request("GET", LEASES.path(None), query, seconds=seconds)
+        found = await self._request("GET", CONFIG_MAPS.path(None), query, seconds=seconds)
         return list(found["items"] or ())
 
-    async def _find(self, path: str, accept: str) -> JsonObject | None:
+    async def _find(
+        self, path: str, accept: str, seconds: float = REQUEST_SECONDS
+    ) -> JsonObject | None:
         try:
-            return await self._request("GET", path, accept=accept)
+            return await self._request("GET", path, accept=accept, seconds=seconds)
         except ApplyError as error:
             if error.status == 404:  # noqa: PLR2004 - HTTP: not found
                 return None

@@ -1,9 +1,10 @@
 """Election of the replica that works: it holds its release's Lease, no other release claims it.
 
-Two releases never serve one namespace: whoever comes second waits, and says so. An operator of
-named namespaces holds a Lease in each, `contract.CLAIM_LEASE`, as that is all it may read. An
-operator of all namespaces reads the Leases of every release, and alone sees both kinds: it takes
-away claims that are not acted on yet, and stands back from those that are.
+Two releases never serve one namespace: whoever comes second waits, and says so. A claim is a
+ConfigMap, as those are what an operator may read and write where it serves. An operator of named
+namespaces has one in each, `contract.CLAIM`, as that is all it may read. An operator of all
+namespaces has one of its own name beside its Lease, reads those of every release, and alone sees
+both kinds: it takes away claims that are not acted on yet, and stands back from those that are.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from typing import Final
 from batchedapi_core import contract
 from batchedapi_operator import election
 from batchedapi_operator.cluster import (
+    CONFIG_MAPS,
     LEASES,
     SYSTEM_NAMESPACE,
     Namespaces,
@@ -29,7 +31,6 @@ from batchedapi_operator.election import (
     ALL,
     CLAIM_SECONDS,
     LEADER_SECONDS,
-    WANTED,
     Clock,
     Held,
     Other,
@@ -42,7 +43,7 @@ from batchedapi_operator.election import (
 from batchedapi_operator.errors import ApplyError
 from batchedapi_operator.events import Note, build_event
 from batchedapi_operator.kube import Kube
-from batchedapi_operator.lease import REQUEST_SECONDS, LeaseLock
+from batchedapi_operator.lease import REQUEST_SECONDS, ResourceLock
 
 log = logging.getLogger(__name__)
 
@@ -52,21 +53,22 @@ QUIET_SECONDS: Final = 15.0
 """For which a claim to a namespace stands before anybody acts on it: longer than `FRESH_SECONDS`,
 so that an operator of all namespaces has objected by then."""
 _NOT_THERE: Final = (403, 404)
-_CLAIM_OF_SYSTEM: Final = ObjectKey(SYSTEM_NAMESPACE, contract.CLAIM_LEASE)
+_CLAIM_OF_SYSTEM: Final = ObjectKey(SYSTEM_NAMESPACE, contract.CLAIM)
 
 
 class Claims:
     """Whether the namespaces are nobody else's. Asked by the replica that leads its release."""
 
     def __init__(
-        self, kube: Kube, namespaces: Namespaces, lease: LeaseLock, now: Clock = clock
+        self, kube: Kube, namespaces: Namespaces, release: ObjectKey, now: Clock = clock
     ) -> None:
         self._kube = kube
-        self._release = str(lease.key)
-        self._lease = lease
+        self._release = str(release)
         self._now = now
+        self._own = self._claim(release, ALL)
+        """Of an operator of all namespaces."""
         self._named = tuple(
-            self._claim(ObjectKey(one, contract.CLAIM_LEASE), one) for one in namespaces.named
+            self._claim(ObjectKey(one, contract.CLAIM), one) for one in namespaces.named
         )
         self._stands: dict[ObjectKey, tuple[int, float]] = {}
         """Claims that are not acted on yet: which term of ours, and since when it was seen."""
@@ -87,8 +89,6 @@ class Claims:
         found = await (self._look_at_named() if self._named else self._look_at_all())
         if found:
             self.refusal, self.until = found, float("-inf")
-            if self._lease.state:
-                await self._lease.mark("")
         elif self.until > float("-inf"):
             self.refusal = ""  # and not before: a claim that stands may be taken away again
 
@@ -116,7 +116,7 @@ class Claims:
                     await self._held(claim)
                 self._stood(claim, self._now())
 
-    def _stood(self, claim: LeaseLock, now: float) -> float:
+    def _stood(self, claim: ResourceLock, now: float) -> float:
         """Seconds for which a claim has been ours in one go, as far as this process saw."""
         if claim.held is None or not claim.ours:
             self._stands.pop(claim.key, None)
@@ -153,7 +153,7 @@ class Claims:
         self.until = min((claim.until for claim in held), default=now + FRESH_SECONDS)
         return ""
 
-    async def _held(self, claim: LeaseLock) -> bool | None:
+    async def _held(self, claim: ResourceLock) -> bool | None:
         """Whether it is ours; None where there cannot be one, and nobody acts."""
         try:
             return await claim.hold()
@@ -163,30 +163,34 @@ class Claims:
             raise
 
     async def _look_at_all(self) -> str:
-        """Read the Leases of all releases; the sentence where another acts."""
-        acting = self._lease.state == ACTING
+        """Read the claims of all releases; the sentence where another acts."""
+        own = self._own
+        await own.read()
+        acting = own.ours and own.state == ACTING
         refusal, began = await self._surveyed(acting=acting)
         if not refusal and not acting:
             # First say so, then look again: of two that do so at once, one sees the other at least.
-            if not await self._lease.mark(WANTED):
+            if not await own.hold():
                 return ""
             refusal, began = await self._surveyed(acting=False)
-            if not refusal and not await self._lease.mark(ACTING):
-                return ""
             self.began += not refusal
+        if not refusal and not await own.mark(ACTING):
+            return ""  # whoever has changed it may have acted
+        if refusal and own.state:
+            await own.mark("")
         self.until = began + FRESH_SECONDS
         return refusal
 
     async def _surveyed(self, *, acting: bool) -> tuple[str, float]:
         """Ask, and make sure that nobody goes on from an old claim; and when that began."""
         began = self._now()
-        bodies = await self._kube.leases(contract.LABEL_LEASE, seconds=REQUEST_SECONDS)
+        bodies = await self._kube.claims(contract.LABEL_LEASE, seconds=REQUEST_SECONDS)
         now, seen_now = self._now(), dict[ObjectKey, SeenLease]()
         known = self._others if now - self._looked <= CLAIM_SECONDS else {}
         self._looked = now
         for body in bodies:
             key, held = ObjectKey.of(body), Held.of(body)
-            if key == self._lease.key or held.holder == self._release:
+            if key == self._own.key or held.holder == self._release:
                 continue
             if key == _CLAIM_OF_SYSTEM:
                 continue  # it is in none of `all namespaces`
@@ -207,9 +211,10 @@ class Claims:
             await self._claim(other.key, namespaces).seize(other.held, holder)
         return "", began
 
-    def _claim(self, key: ObjectKey, namespaces: str) -> LeaseLock:
-        return LeaseLock(
+    def _claim(self, key: ObjectKey, namespaces: str) -> ResourceLock:
+        return ResourceLock(
             self._kube,
+            CONFIG_MAPS,
             key,
             identity=self._release,
             seconds=CLAIM_SECONDS,
@@ -244,15 +249,16 @@ class Elector:
         self._identity = identity
         self._permit = permit
         self._now = now
-        self._lease = LeaseLock(
+        self._lease = ResourceLock(
             kube,
+            LEASES,
             identity.release,
             identity=identity.process,
             seconds=LEADER_SECONDS,
             namespaces=",".join(identity.namespaces.named) or ALL,
             now=now,
         )
-        self._claims = Claims(kube, identity.namespaces, self._lease, now)
+        self._claims = Claims(kube, identity.namespaces, identity.release, now)
         self._look_at = float("-inf")
         """When other releases are to be looked for."""
         self._stand_by_at = float("-inf")

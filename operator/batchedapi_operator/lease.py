@@ -1,23 +1,24 @@
-"""One Lease in the apiserver: taken, renewed, given back."""
+"""One lock in the apiserver, a Lease or a claim: taken, renewed, given back."""
 
 from typing import Final
 
 from batchedapi_core import contract
-from batchedapi_operator.cluster import LEASES, JsonObject, ObjectKey, micro_time, section, utc_now
+from batchedapi_operator.cluster import LEASES, JsonObject, ObjectKey, Resource, micro_time, utc_now
 from batchedapi_operator.election import WANTED, Clock, Held, SeenLease, clock, seen
 from batchedapi_operator.errors import ConflictError
 from batchedapi_operator.kube import Kube
 
 REQUEST_SECONDS: Final = 3.0
-"""Limit of one request about a Lease: three of them fit into the shortest there is."""
+"""Limit of one request about a lock: three of them fit into the time of a Lease."""
 
 
-class LeaseLock:
-    """One Lease, held or not, from one task."""
+class ResourceLock:
+    """One lock, held or not, from one task."""
 
     def __init__(
         self,
         kube: Kube,
+        resource: Resource,
         key: ObjectKey,
         *,
         identity: str,
@@ -27,16 +28,20 @@ class LeaseLock:
     ) -> None:
         self.key = key
         self._kube = kube
+        self._resource = resource
         self._identity = identity
         self._seconds = seconds
         self._namespaces = namespaces
         self._now = now
-        self._body: JsonObject | None = None
-        """As the apiserver has it; None where that is not known."""
+        self._current = False
+        """What was seen is what the apiserver has, unless somebody else has written it since."""
         self._seen: SeenLease | None = None
         self._read_at = float("-inf")
         self.until = float("-inf")
         """When somebody else may have it."""
+
+    def __str__(self) -> str:
+        return f"{self._resource.kind} {self.key}"
 
     @property
     def held(self) -> Held | None:
@@ -62,13 +67,13 @@ class LeaseLock:
             ApplyError: What became of it is not known.
         """
         for _ in range(2):  # a conflict says that what is known of it is old
-            if self._body is None or not self.ours:
+            if not (self._current and self.ours):
                 await self.read()
             if self._seen is not None and not self.ours and not self._seen.free(self._now()):
                 return False
             if await self._write(self._identity, self.state or WANTED):
                 return True
-        raise ConflictError(f"lease {self.key} changes again and again", 409)
+        raise ConflictError(f"{self} changes again and again", 409)
 
     async def mark(self, state: str) -> bool:
         """Renew it with that state; False: somebody else has changed it.
@@ -86,9 +91,9 @@ class LeaseLock:
         """
         await self.read()
         if self.held is None or self.held.version != held.version:
-            raise ConflictError(f"lease {self.key} has changed", 409)
+            raise ConflictError(f"{self} has changed", 409)
         if not await self._write(holder, ""):
-            raise ConflictError(f"lease {self.key} has changed", 409)
+            raise ConflictError(f"{self} has changed", 409)
 
     async def release(self, state: str) -> None:
         """Give it back; with that state to those who hold it after us.
@@ -96,7 +101,7 @@ class LeaseLock:
         Raises:
             ApplyError: What became of it is not known.
         """
-        if self._body is None:
+        if not self._current:
             await self.read()
         if self.ours:
             await self._write("", state)
@@ -108,45 +113,49 @@ class LeaseLock:
         Raises:
             ApplyError: The apiserver does not say.
         """
-        body = await self._kube.read_lease(self.key, seconds=REQUEST_SECONDS)
+        body = await self._kube.read_lock(self._resource, self.key, seconds=REQUEST_SECONDS)
         now = self._now()
         if now - self._read_at > self._seconds / 2:
             self._seen = None  # it was not looked at: the apiserver was silent to its holder, too
-        self._body, self._read_at = body, now
+        self._current, self._read_at = True, now
         self._seen = None if body is None else seen(self._seen, Held.of(body), now)
 
     async def _write(self, holder: str, state: str) -> bool:
-        began, there = self._now(), self._body is not None
-        before: JsonObject = self._body or {}
-        key = {"name": self.key.name, "namespace": self.key.namespace}
-        metadata: JsonObject = before.get("metadata") or key
-        spec: JsonObject = section(before, "spec")
-        now, taken = micro_time(utc_now()), holder != (spec.get("holderIdentity") or "")
-        notes = {contract.ANNOTATION_CLAIM: state, contract.ANNOTATION_NAMESPACES: self._namespaces}
-        wanted = {
-            "apiVersion": LEASES.api_version,
-            "kind": LEASES.kind,
+        began, before = self._now(), self.held if self._current else None
+        now, taken = micro_time(utc_now()), holder != (before.holder if before else "")
+        terms = before.transitions if before else 0
+        wanted: JsonObject = {
+            "apiVersion": self._resource.api_version,
+            "kind": self._resource.kind,
             "metadata": {
-                **metadata,
-                "labels": {**section(metadata, "labels"), contract.LABEL_LEASE: "true"},
-                "annotations": {**section(metadata, "annotations"), **notes},
-            },
-            "spec": {
-                **spec,
-                "holderIdentity": holder,
-                "leaseDurationSeconds": self._seconds,
-                "acquireTime": now if taken else spec.get("acquireTime", now),
-                "renewTime": now,
-                "leaseTransitions": (spec.get("leaseTransitions") or 0) + (taken and bool(holder)),
+                "name": self.key.name,
+                "namespace": self.key.namespace,
+                "labels": {contract.LABEL_LEASE: "true"},
+                "annotations": {
+                    contract.ANNOTATION_CLAIM: state,
+                    contract.ANNOTATION_NAMESPACES: self._namespaces,
+                },
+                **({"resourceVersion": before.version} if before else {}),
             },
         }
-        self._body = None  # whatever comes of it, unless the answer says so
-        write = self._kube.replace_lease if there else self._kube.create_lease
+        told = {
+            "holderIdentity": holder,
+            "leaseDurationSeconds": self._seconds,
+            **({"acquireTime": now} if taken else {}),
+            "renewTime": now,
+            "leaseTransitions": terms + (taken and bool(holder)),
+        }
+        if self._resource is LEASES:
+            wanted["spec"] = told
+        else:
+            wanted["data"] = {name: str(value) for name, value in told.items()}
+        self._current = False  # whatever comes of it, unless the answer says so
+        write = self._kube.change_lock if before else self._kube.create_lock
         try:
-            body = await write(wanted, seconds=REQUEST_SECONDS)
+            body = await write(self._resource, wanted, seconds=REQUEST_SECONDS)
         except ConflictError:
             return False
-        self._body, self._seen = body, seen(self._seen, Held.of(body), self._now())
+        self._current, self._seen = True, seen(self._seen, Held.of(body), self._now())
         if holder == self._identity:
             self.until = began + self._seconds
         return True

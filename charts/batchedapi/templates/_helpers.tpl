@@ -77,6 +77,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if .image.digest }}@{{ .image.digest }}{{ else }}:{{ .image.tag | default .root.Chart.AppVersion }}{{ end -}}
 {{- end -}}
 
+{{- define "batchedapi.pullSecrets" -}}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ if kindIs "map" . }}{{ .name }}{{ else }}{{ . }}{{ end }}
+  {{- end }}
+{{- end }}
+{{- end -}}
+
 {{/* NetworkPolicyPeers that read metrics and health: the operator, and monitoring. */}}
 {{- define "batchedapi.operatorPeer" -}}
 namespaceSelector:
@@ -139,12 +148,12 @@ podSelector:
   resources: [poddisruptionbudgets]
   verbs: [get, list, watch, create, patch]
 {{- end }}
+{{- /* delete: what a manifest no longer asks for */}}
 {{- if .Values.networkPolicies.enabled }}
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
-  verbs: [get, list, watch, create, patch]
+  verbs: [get, list, watch, create, patch, delete]
 {{- end }}
-{{- /* delete: an address that a manifest no longer asks for */}}
 {{- if .Values.exposure.ingress }}
 - apiGroups: [networking.k8s.io]
   resources: [ingresses]
@@ -157,35 +166,16 @@ podSelector:
 {{- end }}
 {{- end -}}
 
-{{/* How the operator keeps two releases off one namespace. */}}
-{{- define "batchedapi.claimRules" -}}
-{{- if .Values.watchNamespaces -}}
-# create knows no names
-- apiGroups: [coordination.k8s.io]
-  resources: [leases]
-  verbs: [create]
-- apiGroups: [coordination.k8s.io]
-  resources: [leases]
-  resourceNames: [batchedapi-claim]
-  verbs: [get, update]
-{{- else -}}
-# those of every release, wherever it is installed
-- apiGroups: [coordination.k8s.io]
-  resources: [leases]
-  verbs: [get, list, update]
-{{- end -}}
-{{- end -}}
-
 {{/* Fails where another release serves a namespace of this one. `helm template` sees no cluster. */}}
 {{- define "batchedapi.refuseSecond" -}}
 {{- $remedy := "uninstall it first, or give the two releases different namespaces (watchNamespaces)" -}}
 {{- $own := printf "%s/%s" .Release.Namespace (include "batchedapi.operatorName" .) -}}
 {{- range $namespace := .Values.watchNamespaces -}}
-  {{- $spec := dig "spec" dict (lookup "coordination.k8s.io/v1" "Lease" $namespace "batchedapi-claim") -}}
-  {{- $holder := dig "holderIdentity" "" $spec -}}
+  {{- $claim := dig "data" dict (lookup "v1" "ConfigMap" $namespace "batchedapi-claim") -}}
+  {{- $holder := dig "holderIdentity" "" $claim -}}
   {{- if and $holder (ne $holder $own) -}}
     {{- /* a claim that is not renewed is that of a release which is gone */ -}}
-    {{- $renewed := toDate "2006-01-02T15:04:05Z07:00" $spec.renewTime -}}
+    {{- $renewed := toDate "2006-01-02T15:04:05Z07:00" $claim.renewTime -}}
     {{- if lt (sub now.Unix $renewed.Unix) 60 -}}
       {{- fail (printf "namespace %s is served by another operator, %s: %s" $namespace $holder $remedy) -}}
     {{- end -}}

@@ -18,6 +18,7 @@ from batchedapi_operator.cluster import (
     BATCHED_APIS,
     CONFIG_MAPS,
     DEPLOYMENTS,
+    LEASES,
     SERVICES,
     ObjectKey,
     Resource,
@@ -398,41 +399,35 @@ async def test_a_status_is_written_to_that_api_whatever_has_its_name_by_then(
     assert "told" not in str(await world.api(key.name))
 
 
-async def test_a_lease_is_taken_once_and_renewed_at_the_version_that_was_read(
-    leases: Any, place: str
+@pytest.mark.parametrize(
+    ("resource", "told"), [(LEASES, "spec"), (CONFIG_MAPS, "data")], ids=["lease", "claim"]
+)
+async def test_a_lock_is_taken_once_and_renewed_at_the_version_that_was_read(
+    leases: Any, place: str, resource: Resource, told: str
 ) -> None:
     """Only one of two takers gets it; a change that its holder did not see ends its lead."""
-    label = f"leases-{uuid4().hex[:8]}"
+    label = f"locks-{uuid4().hex[:8]}"
     metadata = {"name": label, "namespace": place or "demo", "labels": {label: "a"}}
-    kind = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
+    kind = {"apiVersion": resource.api_version, "kind": resource.kind}
     key = ObjectKey.of({"metadata": metadata})
-    body = {**kind, "metadata": metadata, "spec": {"holderIdentity": "first"}}
-    assert await leases.read_lease(key, seconds=LEASE_SECONDS) is None
-    made = await leases.create_lease(body, seconds=LEASE_SECONDS)
+    body = {**kind, "metadata": metadata, told: {"holderIdentity": "first"}}
+    seconds = LEASE_SECONDS
+    assert await leases.read_lock(resource, key, seconds=seconds) is None
+    named = {**body, "metadata": {**metadata, "resourceVersion": "1"}}
+    with pytest.raises(ApplyError) as gone:
+        await leases.change_lock(resource, named, seconds=seconds)
+    made = await leases.create_lock(resource, body, seconds=seconds)
     with pytest.raises(ConflictError):
-        await leases.create_lease(body, seconds=LEASE_SECONDS)
-    taken = {**made, "spec": {"holderIdentity": "second"}}
-    changed = await leases.replace_lease(taken, seconds=LEASE_SECONDS)
+        await leases.create_lock(resource, body, seconds=seconds)
+    taken = {**made, told: {"holderIdentity": "second"}}
+    changed = await leases.change_lock(resource, taken, seconds=seconds)
     with pytest.raises(ConflictError):
-        await leases.replace_lease(made, seconds=LEASE_SECONDS)
+        await leases.change_lock(resource, made, seconds=seconds)
 
-    read = await leases.read_lease(key, seconds=LEASE_SECONDS)
-    assert "second" == read["spec"]["holderIdentity"]
+    assert 404 == gone.value.status
+    read = await leases.read_lock(resource, key, seconds=seconds)
+    assert "second" == read[told]["holderIdentity"]
     assert version(made) != version(changed) == version(read)
-    (found,) = await leases.leases(label, seconds=LEASE_SECONDS)
-    assert key == ObjectKey.of(found)
-    assert [] == await leases.leases(f"{label}=b", seconds=LEASE_SECONDS)
-
-
-async def test_a_lease_that_somebody_deleted_is_made_by_its_renewal(
-    leases: Any, place: str
-) -> None:
-    """Leases are of the few kinds that a PUT makes: so the right to create is needed as well."""
-    metadata = {"name": f"gone-{uuid4().hex[:8]}", "namespace": place or "demo", "labels": {}}
-    kind = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
-    body = {**kind, "metadata": {**metadata, "resourceVersion": "1"}, "spec": {}}
-
-    made = await leases.replace_lease(body, seconds=LEASE_SECONDS)
-
-    key = ObjectKey.of({"metadata": metadata})
-    assert version(made) == version(await leases.read_lease(key, seconds=LEASE_SECONDS))
+    found = await leases.claims(label, seconds=seconds)
+    assert [key] * (resource is CONFIG_MAPS) == [ObjectKey.of(one) for one in found]
+    assert [] == await leases.claims(f"{label}=b", seconds=seconds)

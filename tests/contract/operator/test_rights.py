@@ -28,7 +28,6 @@ from batchedapi_operator.cluster import (
     BATCHED_APIS,
     CONFIG_MAPS,
     EVENTS,
-    LEASES,
     SYSTEM_NAMESPACE,
     ObjectKey,
 )
@@ -296,7 +295,7 @@ async def test_what_is_granted_for_all_namespaces_is_what_is_used(everywhere: Gr
     """
     async with await connected(everywhere.plane) as api:
         world = World(Kube(api), HERE)
-        await world.create(LEASES, claim("team-a/gone"))
+        await world.create(CONFIG_MAPS, claim("team-a/gone"))
         await use_everything(world)
 
     of_cluster = [one for one in everywhere.chart if one["kind"] == "ClusterRole"]
@@ -309,8 +308,8 @@ def claim(release: str) -> Body:
     """To a namespace, that nobody acts on yet."""
     notes = {contract.ANNOTATION_CLAIM: WANTED, contract.ANNOTATION_NAMESPACES: HERE}
     labels = {contract.LABEL_LEASE: "true"}
-    metadata = {"name": contract.CLAIM_LEASE, "labels": labels, "annotations": notes}
-    return {"metadata": metadata, "spec": {"holderIdentity": release, "leaseDurationSeconds": 30}}
+    metadata = {"name": contract.CLAIM, "labels": labels, "annotations": notes}
+    return {"metadata": metadata, "data": {"holderIdentity": release, "leaseDurationSeconds": "30"}}
 
 
 async def use_everything(world: World) -> None:
@@ -333,6 +332,7 @@ async def use_everything(world: World) -> None:
         await world.appears(kind, "exposed")
     nothing = {"networking": {"gateway": None, "ingress": None}}
     await world.patch(BATCHED_APIS, "exposed", {"spec": nothing})
+    await world.patch(BATCHED_APIS, "every", {"spec": {"networking": {"allowFrom": None}}})
     missing = {"predictor": {**IN_IMAGE, "source": {"configMap": "nowhere"}}}
     await world.create_api("eventful", missing)
 

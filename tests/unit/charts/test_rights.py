@@ -1,6 +1,6 @@
 """Rights that the chart gives: what the operator uses, and no more."""
 
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
@@ -73,20 +73,28 @@ def test_there_are_few_rights_and_each_is_named(namespaces: tuple[str, ...]) -> 
     assert len(granted(objects)) <= 70
 
 
-def leases(rule: dict[str, Any]) -> bool:
-    """Whether a rule is about Leases."""
-    return ["coordination.k8s.io"] == rule["apiGroups"]
-
-
 def test_the_rights_in_one_namespace_are_those_of_all_together() -> None:
-    """The two ways to install may not drift apart, but in how they see other releases."""
+    """The two ways to install may not drift apart."""
     in_one, in_all = (
-        [one for one in only(found, kind, "-batchedapi-operator")["rules"] if not leases(one)]
+        only(found, kind, "-batchedapi-operator")["rules"]
         for found, kind in ((render(*IN_ONE), "Role"), (render(), "ClusterRole"))
     )
 
     assert in_one
     assert in_all == in_one
+
+
+@pytest.mark.parametrize("namespaces", [(), IN_ONE], ids=["cluster", "namespace"])
+def test_leases_are_those_of_the_release_alone(namespaces: tuple[str, ...]) -> None:
+    """Leases of a cluster are those of its nodes and its control plane, too."""
+    with_leases = {
+        (one["kind"], one["metadata"]["namespace"])
+        for one in render(*namespaces)
+        for rule in one.get("rules", ())
+        if "leases" in rule["resources"]
+    }
+
+    assert {("Role", "system")} == with_leases
 
 
 def test_the_guide_names_every_right_with_its_reason() -> None:

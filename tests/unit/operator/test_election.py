@@ -10,7 +10,7 @@ from tests.unit.operator.worlds import MemoryLeases
 
 from batchedapi_core import contract
 from batchedapi_operator.admin import OperatorMetrics
-from batchedapi_operator.cluster import Namespaces, ObjectKey
+from batchedapi_operator.cluster import CONFIG_MAPS, Namespaces, ObjectKey
 from batchedapi_operator.election import (
     ACTING,
     CLAIM_SECONDS,
@@ -26,6 +26,7 @@ from batchedapi_operator.kube import Kube, _permitted
 from batchedapi_operator.leader import LOOK_SECONDS, QUIET_SECONDS, Elector, Identity
 
 SYSTEM: Final = "system"
+CLAIM: Final = CONFIG_MAPS, ObjectKey("team", contract.CLAIM)
 
 
 class World:
@@ -115,7 +116,7 @@ async def test_a_claim_stands_while_the_replica_that_made_it_is_dead() -> None:
     world = World()
     first = world.replica("a", "team")
     await world.run(2.0, first)
-    assert WANTED == Held.of(world.apiserver.kept[ObjectKey("team", contract.CLAIM_LEASE)]).state
+    assert WANTED == Held.of(world.apiserver.kept[CLAIM]).state
 
     again = world.replica("b", "team")
     await world.run(QUIET_SECONDS + 2.0, again)
@@ -127,7 +128,7 @@ async def test_a_claim_is_made_while_the_lease_of_a_dead_replica_runs_out() -> N
     """Dead between Lease and claim: both times pass at once, and not one after the other."""
     world = World()
     await world.run(0.5, world.replica("a", "team"))
-    del world.apiserver.kept[ObjectKey("team", contract.CLAIM_LEASE)]
+    del world.apiserver.kept[CLAIM]
 
     again = world.replica("b", "team")
     await world.run(QUIET_SECONDS + 2.0, again)
@@ -142,8 +143,8 @@ async def test_a_claim_that_was_anothers_meanwhile_stands_from_then_on() -> None
     await world.run(2.0, first)
     again = world.replica("b", "team")
     await world.run(8.0, again)
-    claim = world.apiserver.kept[ObjectKey("team", contract.CLAIM_LEASE)]
-    claim["spec"]["leaseTransitions"] += 2
+    claim = world.apiserver.kept[CLAIM]
+    claim["data"]["leaseTransitions"] = str(int(claim["data"]["leaseTransitions"]) + 2)
     claim["metadata"]["resourceVersion"] = "theirs"
 
     await world.run(QUIET_SECONDS - 2.0, again)
@@ -256,9 +257,11 @@ def test_a_lease_runs_from_when_it_was_seen_and_not_from_what_it_says() -> None:
 
 def test_a_lease_that_others_wrote_is_read_all_the_same() -> None:
     """Anybody may write one."""
-    body = {"metadata": {"name": contract.CLAIM_LEASE, "namespace": "x", "resourceVersion": "3"}}
+    body = {"metadata": {"name": contract.CLAIM, "namespace": "x", "resourceVersion": "3"}}
 
     assert Held("", LEADER_SECONDS, 0, "3", "", "") == Held.of(body)
+    odd = {"leaseDurationSeconds": "long", "leaseTransitions": "-1"}
+    assert Held("", LEADER_SECONDS, 0, "3", "", "") == Held.of({**body, "data": odd})
 
 
 def test_a_permit_is_over_a_little_before_its_lease() -> None:

@@ -11,7 +11,9 @@ from batchedapi_core import contract
 from batchedapi_core.manifest import BatchedAPI, parse_api
 from batchedapi_operator.cluster import (
     BATCHED_APIS,
+    CONFIG_MAPS,
     DEPLOYMENTS,
+    LEASES,
     JsonObject,
     ObjectKey,
     Resource,
@@ -391,10 +393,10 @@ class MemoryCluster:
 
 @dataclass
 class MemoryLeases:
-    """Leases, as an apiserver keeps them; `silent` for a while."""
+    """Leases and claims, as an apiserver keeps them; `silent` for a while."""
 
     silent: bool = False
-    kept: dict[ObjectKey, JsonObject] = field(default_factory=dict)
+    kept: dict[tuple[Resource, ObjectKey], JsonObject] = field(default_factory=dict)
     events: list[str] = field(default_factory=list)
     versions: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
 
@@ -402,38 +404,60 @@ class MemoryLeases:
         if self.silent:
             raise ApplyError("no answer", 0)
 
-    def _keep(self, body: JsonObject) -> JsonObject:
+    def _keep(self, resource: Resource, body: JsonObject) -> JsonObject:
         metadata = {**body["metadata"], "resourceVersion": str(next(self.versions))}
-        self.kept[ObjectKey.of(body)] = deepcopy({**body, "metadata": metadata})
-        return deepcopy(self.kept[ObjectKey.of(body)])
+        at = resource, ObjectKey.of(body)
+        self.kept[at] = deepcopy({**body, "metadata": metadata})
+        return deepcopy(self.kept[at])
 
-    async def read_lease(self, key: ObjectKey, *, seconds: float) -> JsonObject | None:  # noqa: ARG002
+    async def read_lock(
+        self,
+        resource: Resource,
+        key: ObjectKey,
+        *,
+        seconds: float,  # noqa: ARG002
+    ) -> JsonObject | None:
         """As `Kube` has it."""
         self._asked()
-        return deepcopy(self.kept.get(key))
+        return deepcopy(self.kept.get((resource, key)))
 
-    async def create_lease(self, body: JsonObject, *, seconds: float) -> JsonObject:  # noqa: ARG002
+    async def create_lock(
+        self,
+        resource: Resource,
+        body: JsonObject,
+        *,
+        seconds: float,  # noqa: ARG002
+    ) -> JsonObject:
         """As `Kube` has it."""
         self._asked()
-        if ObjectKey.of(body) in self.kept:
+        if (resource, ObjectKey.of(body)) in self.kept:
             raise ConflictError("it exists", 409)
-        return self._keep(body)
+        return self._keep(resource, body)
 
-    async def replace_lease(self, body: JsonObject, *, seconds: float) -> JsonObject:  # noqa: ARG002
+    async def change_lock(
+        self,
+        resource: Resource,
+        body: JsonObject,
+        *,
+        seconds: float,  # noqa: ARG002
+    ) -> JsonObject:
         """As `Kube` has it."""
         self._asked()
-        before = self.kept.get(ObjectKey.of(body), body)  # one that is not there is made
+        before = self.kept.get((resource, ObjectKey.of(body)))
+        if before is None:
+            raise ApplyError("there is none", 404)
         if before["metadata"]["resourceVersion"] != body["metadata"]["resourceVersion"]:
             raise ConflictError("it has changed", 409)
-        return self._keep(body)
+        told = "spec" if resource is LEASES else "data"
+        return self._keep(resource, {**body, told: {**before[told], **body[told]}})
 
-    async def leases(self, label: str, *, seconds: float) -> list[JsonObject]:  # noqa: ARG002
+    async def claims(self, label: str, *, seconds: float) -> list[JsonObject]:  # noqa: ARG002
         """As `Kube` has it."""
         self._asked()
         return [
             deepcopy(one)
-            for one in self.kept.values()
-            if _labelled(one, *label.partition("=")[::2])
+            for (resource, _), one in self.kept.items()
+            if resource is CONFIG_MAPS and _labelled(one, *label.partition("=")[::2])
         ]
 
     async def create_event(self, body: JsonObject) -> None:
