@@ -120,10 +120,11 @@ class PodDisruptionBudgets(ManifestModel):
 
 
 class NetworkPolicies(ManifestModel):
-    """One for each BatchedAPI and one for the operator, in clusters that enforce them.
+    """One for the operator, and one for each BatchedAPI with `networking.allowFrom`.
 
-    Predictions (8080, and 9000 with gRPC) come from everywhere, the rest (8081: health, metrics)
-    from the operator and from monitoring alone. Nothing is said of egress: models are fetched.
+    Predictions (8080, and 9000 with gRPC) then come from whom the API names, the rest (8081:
+    health, metrics) from the operator and from monitoring. Policies add up, so there is none for
+    an API that names nobody. Nothing is said of egress: models are fetched.
     """
 
     enabled: bool = Field(

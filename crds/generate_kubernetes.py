@@ -61,6 +61,8 @@ TAKEN: Final[dict[str, tuple[str, ...]]] = {
         "matchLabelKeys", "maxSkew", "minDomains", "nodeAffinityPolicy", "nodeTaintsPolicy",
         "topologyKey", "whenUnsatisfiable",
     ),
+    "IPBlock": ("cidr",),
+    "NetworkPolicyPeer": _ALL,
     "LocalObjectReference": _ALL,
     "ConfigMapKeySelector": _ALL,
     "SecretKeySelector": _ALL,

@@ -20,6 +20,14 @@ def test_the_first_answer_comes_within_ten_seconds_of_apply(first_answer_seconds
     assert first_answer_seconds <= 10
 
 
+def test_helm_asks_the_operator_whether_it_is_ready(namespace: str) -> None:
+    """What a platform team runs after each installation."""
+    assert namespace
+    told = cluster.run("helm", "test", "batchedapi", "-n", cluster.SYSTEM_NAMESPACE)
+
+    assert "Phase:          Succeeded" in told
+
+
 def test_predictions_come_through_the_service(iris: Api) -> None:
     """One item, many items in both forms, and an error that names the place; `/predict` too."""
     url = cluster.service_url("iris", iris[0])

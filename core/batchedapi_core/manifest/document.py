@@ -206,7 +206,7 @@ def _batching(api: BatchedAPI) -> JsonObject:
     return told
 
 
-_OF_ADDRESSES: Final = ("service", "gateway", "ingress")
+_OF_ADDRESSES: Final = ("service", "gateway", "ingress", "allowFrom")
 """Fields of `networking` that change what is in front of a replica, and nothing in it."""
 _NOT_FOR_REPLICAS: Final = frozenset(
     {"source", "image", "imagePullPolicy", "env", "envFrom", "tuning", "autoscaling"}

@@ -138,6 +138,20 @@ class TopologySpreadConstraint(ManifestModel):
     when_unsatisfiable: Literal["DoNotSchedule", "ScheduleAnyway"]
 
 
+class IPBlock(ManifestModel):
+    """`IPBlock` of Kubernetes."""
+
+    cidr: Name
+
+
+class NetworkPolicyPeer(ManifestModel):
+    """`NetworkPolicyPeer` of Kubernetes."""
+
+    ip_block: IPBlock | None = None
+    namespace_selector: LabelSelector | None = None
+    pod_selector: LabelSelector | None = None
+
+
 class LocalObjectReference(ManifestModel):
     """`LocalObjectReference` of Kubernetes."""
 

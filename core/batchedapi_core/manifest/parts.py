@@ -7,6 +7,7 @@ from pydantic import Field, PlainValidator, StringConstraints
 
 from batchedapi_core import contract
 from batchedapi_core.manifest.exposure import GatewaySpec, IngressSpec, ServiceSpec
+from batchedapi_core.manifest.kubernetes import NetworkPolicyPeer
 from batchedapi_core.manifest.rules import (
     PERCENT,
     Flag,
@@ -294,6 +295,13 @@ class Networking(ManifestModel):
         None, description=f"{GatewaySpec.__doc__} Absent: no routes."
     )
     ingress: IngressSpec | None = Field(None, description=f"{IngressSpec.__doc__} Absent: none.")
+    allow_from: list[NetworkPolicyPeer] | None = Field(
+        None,
+        min_length=1,
+        max_length=16,
+        description="Who may ask for predictions: peers of a NetworkPolicy, as in Kubernetes. The"
+        " operator may always read metrics. Absent: no policy is made.",
+    )
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(

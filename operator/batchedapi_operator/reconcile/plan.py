@@ -54,7 +54,7 @@ from batchedapi_operator.resources.deployment import (
     build_web,
     without_account,
 )
-from batchedapi_operator.resources.exposure import ADDRESSES, refuse_unserved
+from batchedapi_operator.resources.exposure import ASKED_FOR, refuse_unserved
 from batchedapi_operator.resources.policies import Policies, build_web_budget
 from batchedapi_operator.resources.setting import Running
 from batchedapi_operator.views import (
@@ -86,7 +86,7 @@ class Plan:
     replicas: int | None
     """For the Deployment's /scale; None leaves it alone."""
     delete: tuple[tuple[Resource, ChildView], ...]
-    """Revisions that nothing uses, and addresses that the API no longer asks for."""
+    """Revisions that nothing uses, and what the API no longer asks for."""
     give_back: tuple[Apply, ...]
     """Labels and owner of older revisions, whose data nobody here knows; applied with it."""
     status: JsonObject
@@ -223,7 +223,7 @@ def _written(
     unasked = (
         (kind, child)
         for kind, child in observed.policies.items()
-        if kind in ADDRESSES and kind not in made
+        if kind in ASKED_FOR and kind not in made
         if owned(api.metadata.uid, child) and not child.deleting
     )
     return replace(

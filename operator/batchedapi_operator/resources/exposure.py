@@ -1,4 +1,4 @@
-"""Addresses of an API beside its Service: an Ingress, an HTTPRoute and a GRPCRoute."""
+"""Who reaches an API: an Ingress, an HTTPRoute, a GRPCRoute, and a NetworkPolicy."""
 
 import math
 from collections.abc import Collection, Sequence
@@ -10,15 +10,18 @@ from batchedapi_operator.cluster import (
     GRPC_ROUTES,
     HTTP_ROUTES,
     INGRESSES,
+    NETWORK_POLICIES,
     JsonObject,
     Resource,
 )
 from batchedapi_operator.errors import InvalidSpecError
-from batchedapi_operator.resources import annotate, head
+from batchedapi_operator.resources import annotate, head, selector_labels
 
 EXPOSURE: Final = {"gateway": (HTTP_ROUTES, GRPC_ROUTES), "ingress": (INGRESSES,)}
 """Field of `spec.networking` -> the kinds that it is made of."""
 ADDRESSES: Final = tuple(kind for kinds in EXPOSURE.values() for kind in kinds)
+ASKED_FOR: Final = (*ADDRESSES, NETWORK_POLICIES)
+"""Kinds that an API has while its manifest asks for them."""
 MARGIN_SECONDS: Final = 5
 """By which a route is more patient than the replica, whose own 504 says more."""
 _LONGEST_MILLISECONDS: Final = 99_999
@@ -26,18 +29,49 @@ _LONGEST_MILLISECONDS: Final = 99_999
 
 
 def refuse_unserved(api: BatchedAPI, kinds: Collection[Resource]) -> None:
-    """An address that this operator was not set to make is never silently missing.
+    """What a manifest asks for, and this operator was not set to make, is never silently missing.
 
     Raises:
         InvalidSpecError: The API asks for one.
     """
-    for field, of_field in EXPOSURE.items():
-        if getattr(api.spec.networking, field) is not None and not {*of_field} <= {*kinds}:
+    asked = api.spec.networking
+    for given, field, needed, value in (
+        (asked.gateway, "gateway", EXPOSURE["gateway"], "exposure.gateway"),
+        (asked.ingress, "ingress", EXPOSURE["ingress"], "exposure.ingress"),
+        (asked.allow_from, "allowFrom", (NETWORK_POLICIES,), "networkPolicies.enabled"),
+    ):
+        if given is not None and not {*needed} <= {*kinds}:
             raise InvalidSpecError(
                 "Invalid",
                 f"spec.networking.{field}: this operator makes none; leave it out, or have the"
-                f" chart's exposure.{field} set to true",
+                f" chart's {value} set to true",
             )
+
+
+def build_policy(api: BatchedAPI, admin_peers: Sequence[JsonObject]) -> JsonObject | None:
+    """Lets in whom the API names, and `admin_peers` to the admin port; None: it names nobody.
+
+    Policies add up: without a name there is none, as it would open what another one has closed.
+    Nothing is said of egress. Probes come from the replica's own node, which no policy keeps out.
+    """
+    asked, name = api.spec.networking, api.metadata.name
+    if asked.allow_from is None:
+        return None
+    ports = [contract.HTTP_PORT, *([contract.GRPC_PORT] if asked.grpc else [])]
+    body = head(api, NETWORK_POLICIES, name)
+    body["spec"] = {
+        "podSelector": {"matchLabels": selector_labels(name)},
+        "policyTypes": ["Ingress"],
+        "ingress": [
+            {"from": [as_written(peer) for peer in asked.allow_from], "ports": _tcp(ports)},
+            {"from": list(admin_peers), "ports": _tcp([contract.ADMIN_PORT])},
+        ],
+    }
+    return body
+
+
+def _tcp(ports: Sequence[int]) -> list[JsonObject]:
+    return [{"protocol": "TCP", "port": port} for port in ports]
 
 
 def build_address(resource: Resource, api: BatchedAPI) -> JsonObject | None:

@@ -11,7 +11,7 @@ from batchedapi_operator.cluster import (
     Resource,
 )
 from batchedapi_operator.resources import head, role_labels, selector_labels, web_name
-from batchedapi_operator.resources.exposure import build_address
+from batchedapi_operator.resources.exposure import build_address, build_policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Policies:
 
     disruption_budgets: bool = True
     admin_peers: tuple[JsonObject, ...] = ()
-    """Peers that reach the admin port, each a NetworkPolicyPeer; empty: no policies."""
+    """Peers that reach the admin port, each a NetworkPolicyPeer; empty: APIs may ask for none."""
     addresses: tuple[Resource, ...] = ()
     """Those of `exposure.ADDRESSES` that an API may ask for."""
 
@@ -45,27 +45,10 @@ class Policies:
         """
         if resource in self.addresses:
             return build_address(resource, api)
+        if resource is NETWORK_POLICIES:
+            return build_policy(api, self.admin_peers)
         name = api.metadata.name
         selector: JsonObject = {"matchLabels": selector_labels(name)}
-        if resource is NETWORK_POLICIES:
-            # Predictions from everywhere, the admin port from some; nothing is said of egress.
-            # Probes come from the replica's own node, which no policy keeps out.
-            asked = [
-                contract.HTTP_PORT,
-                *([contract.GRPC_PORT] if api.spec.networking.grpc else []),
-            ]
-            admin = [{"protocol": "TCP", "port": contract.ADMIN_PORT}]
-            own = [{"podSelector": selector}] if api.spec.update_strategy.compare.is_on else []
-            body = head(api, NETWORK_POLICIES, name)
-            body["spec"] = {
-                "podSelector": selector,
-                "policyTypes": ["Ingress"],
-                "ingress": [
-                    {"ports": [{"protocol": "TCP", "port": port} for port in asked]},
-                    {"from": [*self.admin_peers, *own], "ports": admin},
-                ],
-            }
-            return body
         if roles:  # web pods have one of their own, and a pod of two budgets is never evicted
             role, web = contract.LABEL_ROLE, [contract.ROLE_WEB]
             selector["matchExpressions"] = [{"key": role, "operator": "NotIn", "values": web}]

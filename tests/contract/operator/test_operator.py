@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.contract.operator.conftest import OperatorProcess, start_operator, until_ready
-from tests.contract.operator.world import NAMESPACES, Body, World, until
+from tests.contract.operator.world import NAMED, NAMESPACES, Body, World, until
 
 from batchedapi_operator.cluster import (
     BATCHED_APIS,
@@ -52,7 +52,8 @@ async def with_source(world: World, name: str) -> None:
     source = {"metadata": {"name": f"{name}-model"}, "data": {"model.py": "class Iris: ..."}}
     await world.create(CONFIG_MAPS, source)
     predictor = {**IN_IMAGE, "source": {"configMap": f"{name}-model"}}
-    await world.create_api(name, {"predictor": predictor, "autoscaling": {"minReplicas": 2}})
+    scaling = {"autoscaling": {"minReplicas": 2}}
+    await world.create_api(name, {"predictor": predictor, **scaling, **NAMED})
 
 
 async def test_an_api_becomes_deployment_service_and_revision(world: World) -> None:
@@ -284,7 +285,7 @@ async def test_a_policy_that_is_edited_or_deleted_is_as_it_was(
 ) -> None:
     """Opened by hand it would stay open, and nobody would notice."""
     name = f"guarded-{resource.plural[0]}"
-    await world.create_api(name, {"predictor": IN_IMAGE})
+    await world.create_api(name, {"predictor": IN_IMAGE, **NAMED})
     before = (await world.appears(resource, name))["spec"]
     await world.patch(resource, name, edit)
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import pytest
-from tests.contract.operator.world import World, until
+from tests.contract.operator.world import NAMED, World, until
 
 from batchedapi_operator.cluster import (
     CONFIG_MAPS,
@@ -24,7 +24,7 @@ from batchedapi_operator.errors import ApplyError, WebhookError
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("operator")]
 
 CONFIGURATIONS: Final = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
-SPEC: Final[dict[str, Any]] = {"predictor": {"path": "model:Iris"}}
+SPEC: Final[dict[str, Any]] = {"predictor": {"path": "model:Iris"}, **NAMED}
 BLOCKED: Final = (DEPLOYMENTS, SERVICES, CONFIG_MAPS, DISRUPTION_BUDGETS, NETWORK_POLICIES, PODS)
 
 

@@ -29,6 +29,9 @@ PATIENCE: Final = 60.0
 
 Body = dict[str, Any]
 
+NAMED: Final[Body] = {"networking": {"allowFrom": [{"podSelector": {}}]}}
+"""Of an API that has a NetworkPolicy."""
+
 
 async def until(check: Callable[[], Awaitable[bool]], what: str, seconds: float = PATIENCE) -> None:
     """Ask until the answer is yes."""

@@ -193,7 +193,8 @@ def test_every_object_has_the_common_labels_and_keeps_its_own() -> None:
     for one in objects:
         if one["kind"] != "CustomResourceDefinition":
             assert "ml" == one["metadata"]["labels"]["team"], one["kind"]
-            assert "batchedapi-operator" == one["metadata"]["labels"]["app.kubernetes.io/name"]
+            own = "test" if one["kind"] == "Pod" else "operator"
+            assert f"batchedapi-{own}" == one["metadata"]["labels"]["app.kubernetes.io/name"]
     assert "ml" == only(objects, "Deployment")["spec"]["template"]["metadata"]["labels"]["team"]
 
 
@@ -298,7 +299,7 @@ def test_pods_have_budgets_unless_they_have_others() -> None:
 def test_metrics_are_read_by_the_operator_and_by_monitoring(
     setting: tuple[str, ...], namespaces: list[str]
 ) -> None:
-    """An empty `from` would let everybody in: then there is no rule at all."""
+    """And by `helm test`; an empty `from` would let everybody in."""
     objects = render("networkPolicies.enabled=true", *setting)
     (operator, *others) = json.loads(environment(objects)["BATCHEDAPI_ADMIN_PEERS"])
     labels = only(objects, "Deployment")["spec"]["template"]["metadata"]["labels"]
@@ -317,7 +318,11 @@ def test_metrics_are_read_by_the_operator_and_by_monitoring(
     ]
     assert (monitoring if namespaces else []) == others
     ports = [{"protocol": "TCP", "port": contract.OPERATOR_ADMIN_PORT}]
-    assert ([{"from": monitoring, "ports": ports}] if namespaces else []) == rules
+    (rule,) = rules
+    test, *read_by = rule["from"]
+    of_test = only(objects, "Pod", "-test")["metadata"]["labels"]
+    assert test["podSelector"]["matchLabels"].items() <= of_test.items()
+    assert ((monitoring if namespaces else []), ports) == (read_by, rule["ports"])
     assert "BATCHEDAPI_ADMIN_PEERS" not in environment(render())
 
 

@@ -367,7 +367,11 @@ async def test_whatever_fails_at_whichever_child_is_in_the_status_and_goes_when_
     cluster: MemoryCluster, kind: str, error: ApplyError, reason: str
 ) -> None:
     """Also of a new API, of which nothing else is known yet: its user looks there first."""
-    operator = reconciler_of(cluster, Policies(admin_peers=({"podSelector": {}},)))
+    peers = [{"podSelector": {}}]
+    cluster.put(
+        BATCHED_APIS, api_body(autoscaling={"minReplicas": 2}, networking={"allowFrom": peers})
+    )
+    operator = reconciler_of(cluster, Policies(admin_peers=tuple(peers)))
     cluster.fail = lambda verb, what: error if kind in what and verb != "status" else None
 
     with pytest.raises(type(error)):

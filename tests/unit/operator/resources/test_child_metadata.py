@@ -19,7 +19,8 @@ QUEUE: Final = {"serverSideBatching": {"queue": {"redis": {}}}}
 
 def children(**spec: Any) -> dict[str, dict[str, Any]]:
     """Every child of an API, by kind and name without the revision's digest."""
-    made = plan(api_body(**spec), Observed(status={}), IMAGE, NOW, policies=ALL)
+    named = {"networking": {"allowFrom": [{"podSelector": {}}]}}
+    made = plan(api_body(**named, **spec), Observed(status={}), IMAGE, NOW, policies=ALL)
     named = ((one.body["kind"], one.body["metadata"]["name"], one.body) for one in made.apply)
     return {f"{kind}/{name.partition('-')[2] and name[:8]}": body for kind, name, body in named}
 

@@ -7,7 +7,14 @@ import pytest
 from tests.unit.operator.worlds import IMAGE, KEY, NOW, UID, api, api_body, child_body
 
 from batchedapi_core.manifest import ManifestError, parse_api, serving_slice
-from batchedapi_operator.cluster import GRPC_ROUTES, HTTP_ROUTES, INGRESSES, JsonObject, Resource
+from batchedapi_operator.cluster import (
+    GRPC_ROUTES,
+    HTTP_ROUTES,
+    INGRESSES,
+    NETWORK_POLICIES,
+    JsonObject,
+    Resource,
+)
 from batchedapi_operator.reconcile.plan import Plan, plan
 from batchedapi_operator.resources import url
 from batchedapi_operator.resources.deployment import build_service
@@ -15,14 +22,19 @@ from batchedapi_operator.resources.exposure import ADDRESSES, build_address
 from batchedapi_operator.resources.policies import Policies
 from batchedapi_operator.views import ChildView, Observed
 
-ALL: Final = Policies(addresses=ADDRESSES)
+ALL: Final = Policies(addresses=ADDRESSES, admin_peers=({"podSelector": {}},))
 GATEWAY: Final = {"parentRefs": [{"name": "edge", "namespace": "infra"}], "hostnames": ["a.b"]}
 INGRESS: Final = {"host": "iris.example.com"}
 
 
-def planned(policies: Policies = ALL, there: ChildView | None = None, **networking: Any) -> Plan:
-    """The plan for an API with that networking, beside an Ingress of its name."""
-    seen = Observed(status={}, policies={INGRESSES: there} if there is not None else {})
+def planned(
+    policies: Policies = ALL,
+    there: ChildView | None = None,
+    kind: Resource = INGRESSES,
+    **networking: Any,
+) -> Plan:
+    """The plan for an API with that networking, beside a child of its name."""
+    seen = Observed(status={}, policies={kind: there} if there is not None else {})
     return plan(api_body(networking=networking), seen, IMAGE, NOW, policies=policies)
 
 
@@ -153,27 +165,33 @@ def test_only_what_is_asked_for_is_made() -> None:
     assert "GRPCRoute" not in made
 
 
-@pytest.mark.parametrize("field", ["gateway", "ingress"])
-def test_an_address_that_the_operator_does_not_make_is_refused(field: str) -> None:
-    """A user would wait for it for ever."""
-    asked: dict[str, Any] = {"gateway": GATEWAY, "ingress": INGRESS}
-
-    made = planned(Policies(), **{field: asked[field]})
+@pytest.mark.parametrize(
+    ("field", "asked", "value"),
+    [
+        ("gateway", GATEWAY, "exposure.gateway"),
+        ("ingress", INGRESS, "exposure.ingress"),
+        ("allowFrom", [{"podSelector": {}}], "networkPolicies.enabled"),
+    ],
+)
+def test_what_the_operator_does_not_make_is_refused(field: str, asked: Any, value: str) -> None:
+    """A user would wait for it for ever, or take an open API for a closed one."""
+    made = planned(Policies(), **{field: asked})
 
     assert () == made.apply
     assert f"spec.networking.{field}" in made.status["message"]
-    assert f"exposure.{field}" in made.status["message"]
+    assert value in made.status["message"]
 
 
+@pytest.mark.parametrize("kind", [INGRESSES, NETWORK_POLICIES], ids=lambda kind: kind.kind)
 @pytest.mark.parametrize("owner", [UID, "somebody"])
-def test_an_address_that_is_no_longer_asked_for_goes_and_nobody_elses_does(owner: str) -> None:
+def test_what_is_no_longer_asked_for_goes_and_nobody_elses_does(kind: Resource, owner: str) -> None:
     """It would go on exposing the API; another's Ingress may well have the API's name."""
     child = replace(ChildView.of(child_body(KEY.name)), owner_uid=owner, owner_api="")
 
-    made = planned(there=child)
+    made = planned(there=child, kind=kind)
 
     assert made.apply
-    assert ((INGRESSES, child),) * (owner == UID) == made.delete
+    assert ((kind, child),) * (owner == UID) == made.delete
 
 
 @pytest.mark.parametrize("asked", [True, False])

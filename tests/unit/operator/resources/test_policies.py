@@ -15,6 +15,10 @@ from batchedapi_operator.views import ChildView, Observed
 
 PEER: Final = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
 BOTH: Final = Policies(admin_peers=(PEER,))
+CLIENT: Final = {"namespaceSelector": {}, "podSelector": {"matchLabels": {"app": "shop"}}}
+
+
+NAMED: Final = {"allowFrom": [CLIENT]}
 
 
 def built(resource: Resource, **spec: Any) -> JsonObject:
@@ -33,14 +37,14 @@ def test_one_replica_at_a_time_may_be_evicted_and_a_sick_one_always() -> None:
 
 
 @pytest.mark.parametrize("grpc", [False, True])
-def test_predictions_come_from_everywhere_and_metrics_are_read_by_few(*, grpc: bool) -> None:
-    """A rule without `from` is one for everybody."""
-    spec = built(NETWORK_POLICIES, networking={"grpc": grpc})
+def test_a_policy_lets_in_whom_the_api_names_and_nobody_else(*, grpc: bool) -> None:
+    """A rule without `from` would be one for everybody."""
+    spec = built(NETWORK_POLICIES, networking={"grpc": grpc, "allowFrom": [CLIENT]})
     asked, admin = spec["ingress"]
 
     assert selector_labels(KEY.name) == spec["podSelector"]["matchLabels"]
     assert ["Ingress"] == spec["policyTypes"]
-    assert "from" not in asked
+    assert [CLIENT] == asked["from"]
     ports = [contract.HTTP_PORT, *([contract.GRPC_PORT] if grpc else [])]
     assert ports == [port["port"] for port in asked["ports"]]
     assert ([PEER], [contract.ADMIN_PORT]) == (
@@ -53,12 +57,12 @@ def test_predictions_come_from_everywhere_and_metrics_are_read_by_few(*, grpc: b
     ("policies", "kinds"),
     [
         (Policies(), {"PodDisruptionBudget"}),
-        (BOTH, {"PodDisruptionBudget", "NetworkPolicy"}),
+        (BOTH, {"PodDisruptionBudget"}),
         (Policies(disruption_budgets=False), set()),
     ],
 )
 def test_only_what_is_asked_for_is_made(policies: Policies, kinds: set[str]) -> None:
-    """The rights of a kind are granted with its value alone."""
+    """The rights of a kind are granted with its value alone; policies would add up."""
     made = plan(api_body(), Observed(status={}), IMAGE, NOW, policies=policies)
 
     always = {"ConfigMap", "Service", "Deployment"}
@@ -72,7 +76,7 @@ def test_one_of_that_name_that_is_somebody_elses_is_left_alone(kind: Resource) -
     theirs = replace(ChildView.of(child_body(KEY.name)), owner_uid="another", owner_api="")
     seen = Observed(status={}, policies={kind: theirs})
 
-    made = plan(api_body(), seen, IMAGE, NOW, policies=BOTH)
+    made = plan(api_body(networking=NAMED), seen, IMAGE, NOW, policies=BOTH)
 
     assert () == made.apply
     (told,) = [one for one in made.status["conditions"] if one["type"] == "SpecValid"]
