@@ -58,13 +58,15 @@ def build_policy(api: BatchedAPI, admin_peers: Sequence[JsonObject]) -> JsonObje
     if asked.allow_from is None:
         return None
     ports = [contract.HTTP_PORT, *([contract.GRPC_PORT] if asked.grpc else [])]
+    selector = {"matchLabels": selector_labels(name)}
+    own = [{"podSelector": selector}] if api.spec.update_strategy.compare.is_on else []
     body = head(api, NETWORK_POLICIES, name)
     body["spec"] = {
-        "podSelector": {"matchLabels": selector_labels(name)},
+        "podSelector": selector,
         "policyTypes": ["Ingress"],
         "ingress": [
             {"from": [as_written(peer) for peer in asked.allow_from], "ports": _tcp(ports)},
-            {"from": list(admin_peers), "ports": _tcp([contract.ADMIN_PORT])},
+            {"from": [*admin_peers, *own], "ports": _tcp([contract.ADMIN_PORT])},
         ],
     }
     return body
