@@ -5,7 +5,7 @@ from typing import Final
 
 import pytest
 from tests.contract.operator.test_operator import IN_IMAGE, container
-from tests.contract.operator.world import Body, World, until
+from tests.contract.operator.world import NAMED, Body, World, until
 
 from batchedapi_core import contract
 from batchedapi_operator.cluster import BATCHED_APIS, NETWORK_POLICIES, PODS, SERVICES
@@ -31,7 +31,7 @@ def serving(state: Body) -> Body:
 
 async def test_a_worse_revision_is_told_and_pods_find_each_other(world: World) -> None:
     """F12: by the Service NAME-peers, with what their environment says; off, it is not told."""
-    api = await world.create_api("compared", ON)
+    api = await world.create_api("compared", {**ON, **NAMED})
     peers = await world.appears(SERVICES, "compared-peers")
     deployment = await world.deployment("compared")
     variables = {one["name"]: one.get("value") for one in container(deployment)["env"]}

@@ -103,7 +103,8 @@ def test_the_network_policy_lets_pods_of_the_api_in() -> None:
     """Those of this API and namespace alone; and none where nothing is compared."""
     policies = Policies(admin_peers=({"podSelector": {}},))
     for update, expected in ((ON, {"matchLabels": {contract.LABEL_API: "iris"}}), ({}, None)):
-        body = policies.build(NETWORK_POLICIES, api(updateStrategy=update))
+        named = {"allowFrom": [{"podSelector": {}}]}
+        body = policies.build(NETWORK_POLICIES, api(updateStrategy=update, networking=named))
         assert body is not None
         admin = body["spec"]["ingress"][1]["from"]
         own = [one["podSelector"] for one in admin if one["podSelector"]]
