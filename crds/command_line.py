@@ -35,6 +35,7 @@ _ENVIRONMENT: Final = (
         contract.ENV_SOURCES,
         "ConfigMaps and Secrets of `predictor.envFrom`; set by the operator.",
     ),
+    (contract.ENV_COMPARE, "`updateStrategy.compare`, and who may ask; set by the operator."),
     (LOG_FORMAT, "`json` or `text`; without it text on a terminal, else JSON."),
     (
         "CUDA_VISIBLE_DEVICES",

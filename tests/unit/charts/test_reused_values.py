@@ -125,7 +125,7 @@ def test_a_name_that_a_value_had_does_not_stop_who_writes_the_new_one() -> None:
 
 def test_each_template_that_reads_values_completes_them_first() -> None:
     """Helm renders files of one folder in no certain order: none may count on another."""
-    files = [one for one in (CHART / "templates").iterdir() if one.name != "_helpers.tpl"]
+    files = [one for one in (CHART / "templates").rglob("*.*") if one.name != "_helpers.tpl"]
     reading = [one for one in files if ".Values" in one.read_text(encoding="utf-8")]
 
     first = {one.name: one.read_text(encoding="utf-8").splitlines()[0] for one in reading}
