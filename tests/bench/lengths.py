@@ -2,6 +2,7 @@
 
     python tests/bench/lengths.py [--rows 20000] [--seed 1] [--held-out]
     python tests/bench/lengths.py --long
+    python tests/bench/lengths.py --admission
     python tests/bench/lengths.py --regret 100
     python tests/bench/lengths.py --cost
 
@@ -17,7 +18,8 @@ Closed loops: clients that think for 1 ms. Open loops: Poisson arrivals at a sha
 serve in the closed loop of 128. The first fifth of the rows is not counted. `--held-out` takes
 texts and models that no constant of the rule was chosen by.
 
-`--long` sends rows of which some are ten times as long as the others.
+`--long` sends rows of which some are ten times as long as the others. `--admission` sets a latency
+target, and sends less and more than can be served.
 
 `--regret` draws so many surfaces t(n, L). It serves queues by what was learned of one from 200
 batches, and after a change of it from 200 more, and by the truth. It compares the time. `--cost`
@@ -139,6 +141,7 @@ class Cell(NamedTuple):
     model: Model
     clients: int | None = None  # of a closed loop
     rate: float = 0.0  # rows a second, of an open loop
+    target: float | None = None  # seconds to an answer, which admission keeps
 
 
 class Clients(Books):
@@ -155,9 +158,11 @@ class Clients(Books):
         self.answered: list[tuple[float, float]] = []  # when, and seconds, of each row
         self.by_length: dict[int, list[float]] = {}  # seconds of each row
         self._own = self._padded = 0
+        self.refused = 0
         policy = BatchPolicy(
-            cell.model.most, 0.005, Strategy.WINDOW, pads_to=LONGEST if rule == "Measured" else 0
-        )
+            cell.model.most, 0.005, Strategy.WINDOW,
+            latency_target=cell.target, pads_to=LONGEST if rule == "Measured" else 0,
+        )  # fmt: skip
         self._replica = VirtualReplica(
             ReplicaPlan({"m": policy}, lane_choice=LaneChoice.LEAST_LOADED),
             self._run,
@@ -193,13 +198,16 @@ class Clients(Books):
     def _arrives(self) -> None:
         at, _, client = heappop(self._due)
         length = self._cell.lengths(self._rng)
-        self._lengths[self._next_id] = length
         if client is None:
             self._comes(at + self._rng.expovariate(self._cell.rate), None)
         else:
             self._of[self._next_id] = client
-        self._next_id += 1
-        self._replica.arrive("m", 1, at, client=client, shapes=self._shapes(length))
+        self._lengths[self._next_id] = length  # before: it may run at once
+        shapes = self._shapes(length)
+        if isinstance(self._replica.arrive("m", 1, at, client=client, shapes=shapes), Request):
+            self._next_id += 1
+        else:
+            self.refused += 1
 
     def serve(self, rows: int) -> Served:
         """So many rows are answered."""
@@ -364,6 +372,37 @@ def print_long(rows: int) -> None:
                   f" {1e3 * bound:.0f} |", flush=True)  # fmt: skip
 
 
+def admitted(cell: Cell, rows: int, seed: int) -> tuple[float, float, float, float]:
+    """Shares that are refused, and late of those answered; p99 in seconds; rows/s in time."""
+    assert cell.target is not None
+    clients = Clients(cell, "Measured", seed)
+    clients.serve(rows)
+    took = sorted(seconds for _, seconds in clients.answered[int(UNCOUNTED * rows) :])
+    late = sum(seconds > cell.target for seconds in took) / len(took)
+    in_time = sum(seconds <= cell.target for _, seconds in clients.answered)
+    return (
+        clients.refused / (clients.refused + rows),
+        late,
+        took[int(0.99 * len(took))],
+        in_time / clients.answered[-1][0],
+    )
+
+
+def print_admission(rows: int, seed: int) -> None:
+    """Loads of 0.8, 1.5 and 2 times what 128 clients in a closed loop are served."""
+    for kind, lengths in {**DRAWN, **REAL}.items():
+        for model in MODELS:
+            capacity = Clients(Cell(kind, lengths, model, 128), "Measured", seed).serve(rows // 4)
+            for target in (0.1, 0.3):
+                for load in (0.8, 1.5, 2.0):
+                    rate = load * capacity.rows_per_second
+                    cell = Cell(kind, lengths, model, None, rate, target)
+                    refused, late, p99, in_time = admitted(cell, rows, seed)
+                    figures = f"{refused:.0%} | {late:.2%} | {1e3 * p99:.0f} | {in_time:.0f}"
+                    asked = f"{kind} | {model.name} | {1e3 * target:.0f} | {load}"
+                    print(f"| {asked} | {figures} |", flush=True)
+
+
 def line(cell: Cell, served: dict[str, Served]) -> str:
     """A row of the table."""
     load = f"{cell.clients} clients" if cell.clients else f"{cell.rate:.0f} rows/s"
@@ -391,6 +430,7 @@ def main() -> None:
     parser.add_argument("--cost", action="store_true")
     parser.add_argument("--held-out", action="store_true")
     parser.add_argument("--long", action="store_true")
+    parser.add_argument("--admission", action="store_true")
     options = parser.parse_args()
     if options.regret:
         found = list(zip(*map(regrets, range(options.regret)), strict=True))
@@ -407,6 +447,9 @@ def main() -> None:
         return
     if options.long:
         print_long(options.rows)
+        return
+    if options.admission:
+        print_admission(options.rows, options.seed)
         return
     if options.held_out:
         chosen = cells(options.seed, options.rows, HELD_OUT, OTHER_MODELS)

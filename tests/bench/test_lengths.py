@@ -1,7 +1,7 @@
 """The rule for rows of different lengths, on a sample of what `lengths.py` measures."""
 
 import pytest
-from lengths import DRAWN, MODELS, REAL, Cell, Model, line, measured, regrets
+from lengths import DRAWN, MODELS, REAL, Cell, Model, admitted, line, measured, regrets
 
 ROWS = 2500
 
@@ -27,6 +27,18 @@ def test_an_open_loop_is_answered_sooner() -> None:
     served = measured(cell, ROWS, seed=1)
 
     assert served["Measured"].p99 < served["Classes"].p99
+
+
+@pytest.mark.parametrize("target", [0.1, 0.3])
+@pytest.mark.parametrize("kind", DRAWN)
+def test_who_is_admitted_at_twice_the_capacity_is_in_time(kind: str, target: float) -> None:
+    """And the server is busy: about half is refused."""
+    cell = Cell(kind, DRAWN[kind], MODELS[0], None, 1200.0, target)
+
+    refused, late, _, _ = admitted(cell, ROWS, seed=1)
+
+    assert late < 0.005
+    assert refused < 0.7
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -369,16 +369,17 @@ class Admission:
     def _by_length(
         self, batcher: Batcher, surface: SurfaceSamples, now: float, rows: int, longest: int
     ) -> float:
-        """Expected seconds to the answer: the queue at the pace of late, then its own batch.
+        """Expected seconds to the answer: twice the queue at the pace of late, then its own batch.
 
-        One more batch may go before it: of a group that came later, in part. Without that a fifth
-        of those who are admitted at twice the capacity are late, and with it one in two hundred.
+        Half of the rows that come while it waits have lengths that ride before it, and under
+        overload as much is admitted as is served: wait = queue + wait / 2. One more batch may be
+        running or ahead. tests/bench/results/lengths.md says who is late for all that.
         """
         lanes, queue = batcher.lanes, batcher.queue
         queues = queue.queues.values() if isinstance(queue, Buckets) else (queue,)
         more = rows - 1  # of its own, that may be in batches before its last
         own = sum([cast("LengthQueue", one).own for one in queues]) + more * longest
-        wait = surface.backlog(queue.rows + more, own) / max(1, lanes.total)
+        wait = 2.0 * surface.backlog(queue.rows + more, own) / max(1, lanes.total)
         if lanes.free <= 0 < lanes.total:
             wait += max(0.0, lanes.next_free - now)
         of_late = surface.late.seconds

@@ -461,7 +461,7 @@ def test_a_wait_is_cut_short_for_the_longest_that_is_queued() -> None:
     assert pytest.approx(0.009, rel=0.05) == replica.batcher.seconds_queued()
 
 
-@pytest.mark.parametrize(("target", "short", "long"), [(0.05, True, True), (0.028, True, False)])
+@pytest.mark.parametrize(("target", "short", "long"), [(0.05, True, True), (0.040, True, False)])
 def test_admission_goes_by_the_length_of_the_request(
     target: float, *, short: bool, long: bool
 ) -> None:
