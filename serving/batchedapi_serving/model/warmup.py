@@ -128,7 +128,7 @@ def _is_like_clients(method: MethodSpec) -> bool:
 def _batches(
     method: MethodSpec, max_batch_size: int, sizes: tuple[int, ...] | None
 ) -> Iterator[_Batch]:
-    """Those of shorter rows come last."""
+    """Those of shorter rows come last, and have as many rows as others that ran before."""
     if not method.batched or sizes == ():
         return
     codec = codec_of(method)
@@ -138,14 +138,17 @@ def _batches(
         log.info("no warm-up", extra={"method": method.name, "remedy": remedy})
         return
     shorter = _shorter(method, codec, row)
+    counts = sizes or contract.batch_size_buckets(max(1, max_batch_size // _cost(row)))
     for one in (row,) if shorter is None else (row, shorter):
-        cost = 1 if one.sizes is None else one.sizes[0]
         length = max(lengths_in(one.sizes, one.shapes), default=0) if codec.pads_to else 0
-        of = sizes or contract.batch_size_buckets(max(1, max_batch_size // cost))
-        for rows in of if one is row else sorted({min(of), max(of)}):
+        for rows in counts if one is row else sorted({min(counts), max(counts)}):
             collated = codec.collate([one.payload] * rows)
             meta = {"method": method.name, "rows": rows, **collated.meta}
-            yield _Batch(meta, b"".join(collated.buffers), rows * cost, length, one is row)
+            yield _Batch(meta, b"".join(collated.buffers), rows * _cost(one), length, one is row)
+
+
+def _cost(row: Encoded) -> int:
+    return 1 if row.sizes is None else row.sizes[0]
 
 
 def _shorter(method: MethodSpec, codec: Codec, row: Encoded) -> Encoded | None:
@@ -200,7 +203,8 @@ def _row(method: MethodSpec, codec: Codec) -> Encoded | None:
 
 
 def _succeeded(method: MethodSpec, batch: _Batch, answer: Meta, raised: str) -> bool:
-    if batch.required or answer["kind"] != "error":
+    lost = "unfit" in answer or answer.get("oom")  # whatever the row says
+    if batch.required or lost or answer["kind"] != "error":
         _check(method, batch.meta, answer, raised)
         return True
     log.info("no row: the beginning of the example", extra={"method": method.name})

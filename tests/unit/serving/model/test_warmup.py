@@ -115,7 +115,7 @@ def test_variable_dimensions_have_length_one_or_that_of_the_example() -> None:
 
 
 def test_where_rows_have_a_cost_the_largest_batch_is_the_one_that_fits() -> None:
-    """Firsts 3.4: max_batch_size counts tokens then."""
+    """Firsts 3.4: max_batch_size counts tokens then. Of shorter rows there are no more."""
     method = MethodSpec(
         "predict", batched=True, example={"text": "ten tokens"}, size_of=SizeOf.length(of="text")
     )
@@ -123,7 +123,7 @@ def test_where_rows_have_a_cost_the_largest_batch_is_the_one_that_fits() -> None
 
     warm_up(runner, method, 45)
 
-    assert [1, 2, 4, *(1, 15)] == runner.rows
+    assert [1, 2, 4, *(1, 4)] == runner.rows
 
 
 @pytest.mark.parametrize(
@@ -360,17 +360,39 @@ def test_the_beginning_of_an_item_is_shorter(
     assert lengths == {timing.length for timing in found.timings}
 
 
+class Strict(Recording):
+    """Takes dates alone, whole ones."""
+
+    def run(self, meta: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], object]:
+        """Fail at the beginning of one."""
+        failed = super().run(meta, payload)
+        return ({"kind": "items"}, ()) if b"2026" in payload else failed
+
+
+DATES = MethodSpec("predict", batched=True, example="2026-11-28", size_of=SizeOf.length())
+
+
 async def test_a_beginning_that_is_no_row_of_the_method_fails_nothing() -> None:
     """The example is what it is known to take."""
+    sync, later = Strict("raised ValueError"), Strict("raised ValueError")
 
-    class Strict(Recording):
-        def run(self, meta: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], object]:
-            answer = super().run(meta, payload)[0]
-            return {**answer, "kind": "items" if b"2026" in payload else "error"}, ()
-
-    method = MethodSpec("predict", batched=True, example="2026-11-28", size_of=SizeOf.length())
-    sync, later = Strict(), Strict()
-
-    assert warm_up(sync, method, 10).smallest == sync.batches[0]
-    assert (await warm_up_async(later, method, 10)).smallest == later.batches[0]
+    assert warm_up(sync, DATES, 10).smallest == sync.batches[0]
+    assert (await warm_up_async(later, DATES, 10)).smallest == later.batches[0]
     assert [1, 1] == sync.rows == later.rows
+
+
+@pytest.mark.parametrize(
+    ("reason", "facts"), [("WarmUpFailed", {"unfit": True}), ("OutOfMemory", {"oom": True})]
+)
+async def test_a_beginning_that_costs_the_device_or_its_memory_fails_the_start(
+    reason: str, facts: dict[str, bool]
+) -> None:
+    """Neither is a matter of what the row says: the batches of clients would fail likewise."""
+    for_sync = Strict("raised RuntimeError", **facts)
+
+    with pytest.raises(LoadError) as of_sync:
+        warm_up(for_sync, DATES, 10)
+    with pytest.raises(LoadError) as of_async:
+        await warm_up_async(Strict("raised RuntimeError", **facts), DATES, 10)
+
+    assert reason == of_sync.value.reason == of_async.value.reason
