@@ -59,7 +59,7 @@ class SurfaceSamples:
         surface: The newest fit; all zero before the first batch.
         padding_matters: Whether rows of like lengths are faster together than others.
         batches: All that were observed.
-        late: Means of the batches of late.
+        late: Means of clients' batches of late; a warm-up's are not like them.
     """
 
     __slots__ = ("_classes", "_shares", "batches", "late", "padding_matters", "surface")
@@ -88,7 +88,11 @@ class SurfaceSamples:
         return seconds if padded <= most else seconds * most / padded
 
     def backlog(self, rows: float, own: float) -> float:
-        """Seconds that so many rows, together `own` long, take in batches as of late."""
+        """Seconds that so many rows, together `own` long, take in batches as of late.
+
+        Raises:
+            ZeroDivisionError: `late` has none.
+        """
         late, surface = self.late, self.surface
         per_own = surface.per_own + surface.per_padded * late.padded / late.own
         return (surface.fixed / late.rows + surface.per_row) * rows + per_own * own
@@ -96,7 +100,10 @@ class SurfaceSamples:
     def observe(
         self, rows: int, longest: int, own: int, seconds: float, weight: float = 1.0
     ) -> None:
-        """Learn from a batch that took `seconds` >= 0; it counts for `weight` batches, > 0."""
+        """Learn from a batch that took `seconds` >= 0.
+
+        It counts for `weight` batches, > 0; less than one: of a warm-up.
+        """
         key = rows.bit_length() // CLASS, longest.bit_length() // CLASS
         of = self._classes.get(key)
         if of is None:
@@ -105,8 +112,9 @@ class SurfaceSamples:
             seconds = min(seconds, OUTLIER * of.seconds)
         self.batches += 1.0
         of.seen = self.batches
-        for means in (of, self.late):
-            means.learn(rows, longest, own, seconds, weight)
+        of.learn(rows, longest, own, seconds, weight)
+        if weight >= 1.0:
+            self.late.learn(rows, longest, own, seconds, weight)
         self._fit()
 
     def _fit(self) -> None:

@@ -352,7 +352,7 @@ class Admission:
         if not service.known or (lanes.free > 0 and not batcher.queue.size):
             return True  # an idle server always tries, else a bad estimate could never be corrected
         surface = batcher.surface
-        if longest and surface is not None and surface.known:
+        if longest and surface is not None and surface.late.count:
             return (
                 ADMISSION_MARGIN * self._by_length(batcher, surface, now, rows, longest) <= target
             )

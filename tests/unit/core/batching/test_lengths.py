@@ -370,7 +370,7 @@ def test_before_the_first_batch_all_lengths_share_one() -> None:
     assert [10, 400, 12] == lengths_of(replica.batch())
 
 
-def test_a_warm_up_of_two_lengths_tells_what_padding_costs() -> None:
+def test_a_warm_up_of_two_lengths_tells_what_length_costs() -> None:
     """The first requests are not padded blindly; of alike rows it teaches t(n) alone."""
     replica = Replica(taught=False)
     for rows, length in ((1, 400), (8, 400), (1, 100), (8, 100)):
@@ -381,6 +381,8 @@ def test_a_warm_up_of_two_lengths_tells_what_padding_costs() -> None:
     alike.warmed_up(8, 0.010)
 
     assert [10, 12] == lengths_of(replica.batch())
+    assert replica.batcher.surface is not None
+    assert replica.batcher.surface.surface.per_row < 0.02 * SURFACE.per_padded * 400
     assert alike.surface is not None
     assert not alike.surface.known
 
@@ -482,6 +484,26 @@ def test_admission_goes_by_the_length_of_the_request(
     ]
 
     assert [short, long] == answers
+
+
+def test_a_warm_up_refuses_nobody() -> None:
+    """Its full batches are not the traffic of late, also when a process more reports them."""
+    policy = BatchPolicy(32, 0.005, latency_target=0.050, pads_to=LONGEST)
+    replica = Replica(policy, taught=False)
+
+    def warmed_up() -> None:
+        for rows in (1, 2, 4, 8, 16, 32):
+            replica.batcher.warmed_up(rows, SURFACE.seconds(rows, 256, 0), rows, 256)
+
+    answers = []
+    for now in (0.0, 1.0, 2.0):
+        warmed_up()
+        replica.arrive(20, at=now)
+        batch = replica.batch(now)
+        answers.append(Admission(0.050).accepts(replica.batcher, 1, now, 1, 20))
+        replica.ends(batch, now + SURFACE.seconds(1, 20, 20))
+
+    assert [True] * 3 == answers
 
 
 def test_admission_without_a_lane_counts_the_queue_alone() -> None:
