@@ -8,6 +8,7 @@ from the classes of its Python client, which are generated from its API descript
 here is which of them a manifest may have, and bounds: without them, rules would cost too much.
 """
 
+import keyword
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -61,7 +62,7 @@ TAKEN: Final[dict[str, tuple[str, ...]]] = {
         "matchLabelKeys", "maxSkew", "minDomains", "nodeAffinityPolicy", "nodeTaintsPolicy",
         "topologyKey", "whenUnsatisfiable",
     ),
-    "IPBlock": ("cidr",),
+    "IPBlock": _ALL,
     "NetworkPolicyPeer": _ALL,
     "LocalObjectReference": _ALL,
     "ConfigMapKeySelector": _ALL,
@@ -170,12 +171,16 @@ def _class_lines(kind: str, names: tuple[str, ...]) -> Iterator[str]:
     yield f'    """`{kind}` of Kubernetes."""\n'
     by_name = {name: attribute for attribute, name in cls.attribute_map.items()}
     wanted = sorted(names or by_name, key=list(by_name).index)
+    fields = cls.model_fields.items()
+    required = {one.serialization_alias or name for name, one in fields if one.is_required()}
     # required ones need no order: every field is given by name
     for name in wanted:
         attribute = by_name[name]
         place = f"{kind}.{name}"
         type_, default = _type(place, cls.openapi_types[attribute])
-        if place in REQUIRED or cls.model_fields[attribute].is_required():
+        if keyword.iskeyword(name):
+            attribute, default = f"{name}_", ", ".join(filter(None, (default, f'alias="{name}"')))
+        if place in REQUIRED or name in required:
             type_ = "Name" if type_ == "Text" else type_
             yield f"    {attribute}: {type_}" + (f" = Field({default})" if default else "")
         elif type_.startswith(("list[", "dict[")):

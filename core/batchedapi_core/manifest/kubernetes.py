@@ -142,6 +142,7 @@ class IPBlock(ManifestModel):
     """`IPBlock` of Kubernetes."""
 
     cidr: Name
+    except_: list[Text] = Field(default_factory=list, max_length=32, alias="except")
 
 
 class NetworkPolicyPeer(ManifestModel):

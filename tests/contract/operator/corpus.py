@@ -102,6 +102,14 @@ ACCEPTED: Final[dict[str, Document]] = {
             "ingress": {"host": "a.example.com", "className": "nginx", "tlsSecret": "tls"},
         }
     ),
+    "clients of every kind": spec(
+        networking={
+            "allowFrom": [
+                {"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.1.0.0/16"]}},
+                {"namespaceSelector": {"matchLabels": {"team": "shop"}}, "podSelector": {}},
+            ]
+        }
+    ),
     "metadata of the children": spec(
         childMetadata={"labels": {"team": "a"}, "annotations": {"example.com/b": "c"}}
     ),

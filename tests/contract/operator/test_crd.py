@@ -10,8 +10,9 @@ from tests.contract.operator.world import Body, World
 
 from batchedapi_core.manifest import ManifestError, kubernetes, parse_api
 from batchedapi_core.manifest.rules import ManifestModel
-from batchedapi_operator.cluster import BATCHED_APIS, ObjectKey
+from batchedapi_operator.cluster import BATCHED_APIS, NETWORK_POLICIES, ObjectKey
 from batchedapi_operator.errors import ApplyError
+from batchedapi_operator.resources.exposure import build_policy
 
 pytestmark = pytest.mark.cluster
 
@@ -80,10 +81,25 @@ async def test_the_wide_table_has_the_sentences_of_reconciler_and_autoscaler(wor
         assert text in shown
 
 
+async def test_addresses_left_out_of_a_block_reach_the_policy(world: World) -> None:
+    """A client that is not strict is not told of a field that the apiserver takes out."""
+    peers = [{"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.1.0.0/16"]}}]
+    made = await world.create_api("hole", {**GOOD, "networking": {"allowFrom": peers}})
+    policy = build_policy(parse_api(made), admin_peers=[])
+    assert policy is not None
+
+    stored = await world.create(NETWORK_POLICIES, policy)
+
+    assert peers == stored["spec"]["ingress"][0]["from"]
+
+
 async def test_kubernetes_own_parts_are_those_of_the_apiserver(world: World) -> None:
     """They are generated from its client: that must not know more than the apiserver does."""
-    described = await world.kube._request("GET", "/openapi/v3/api/v1")
-    schemas = {name.rpartition(".")[2]: s for name, s in described["components"]["schemas"].items()}
+    schemas = {}
+    for group in ("api/v1", "apis/networking.k8s.io/v1"):
+        described = await world.kube._request("GET", f"/openapi/v3/{group}")
+        parts = described["components"]["schemas"].items()
+        schemas |= {name.rpartition(".")[2]: schema for name, schema in parts}
 
     for kind, taken in TAKEN.items():
         model, theirs = getattr(kubernetes, kind), schemas[kind]

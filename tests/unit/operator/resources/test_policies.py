@@ -53,6 +53,15 @@ def test_a_policy_lets_in_whom_the_api_names_and_nobody_else(*, grpc: bool) -> N
     )
 
 
+def test_addresses_left_out_of_a_block_stay_out() -> None:
+    """`except` is a word of Python's own; without it the policy would let them in."""
+    block = {"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.1.0.0/16"]}}
+
+    spec = built(NETWORK_POLICIES, networking={"allowFrom": [block]})
+
+    assert [block] == spec["ingress"][0]["from"]
+
+
 @pytest.mark.parametrize(
     ("policies", "kinds"),
     [
