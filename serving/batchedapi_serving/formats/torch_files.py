@@ -2,7 +2,8 @@
 
 An exported program knows all of them. TorchScript knows names alone: `predictor.config.inputs` says
 the rest, `{x: {datatype: FP32, shape: [4]}}`, a row of each input by its name; names such as
-`INPUT__0`, as Triton has them, are of arguments by their place. `outputs` may name what it answers.
+`INPUT__0`, as Triton has them, are of arguments by their place. `outputs` may name what it answers,
+in its order or likewise.
 """
 
 import re
@@ -57,16 +58,22 @@ def _named(file: ModelFile, answer: Any) -> dict[str, Any]:
     if not isinstance(told, list) or len(told) != len(names):
         expected = f"spec.predictor.config.outputs: expected {len(names)} names"
         raise refused(file, f"{expected}, got {brief(told)}")
-    return dict(zip(map(str, told), values, strict=True))
+    return dict(zip(_by_place(told) or map(str, told), values, strict=True))
+
+
+def _by_place(names: Sequence[Any]) -> list[str] | None:
+    """Names such as `INPUT__0` in the order of their numbers; None: one of them has no number."""
+    placed = [match for name in names if (match := _PLACED.fullmatch(str(name)))]
+    if len(placed) < len(names):
+        return None
+    return [match[0] for match in sorted(placed, key=lambda match: int(match[1]))]
 
 
 def _configured(file: ModelFile, names: Sequence[str]) -> dict[str, Tensor]:
     """Rows as the manifest has them, for a program that knows no more than names."""
     told = file.config.get("inputs")
     if isinstance(told, Mapping) and len(told) == len(names):
-        places = {str(name): _PLACED.fullmatch(str(name)) for name in told}
-        if all(places.values()):
-            names = sorted(places, key=lambda name: int(name.rpartition("__")[2]))
+        names = _by_place(list(told)) or names
     if not isinstance(told, Mapping) or set(told) != set(names):
         raise refused(
             file,
