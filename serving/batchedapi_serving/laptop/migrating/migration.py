@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
+from urllib.parse import quote, urljoin
 
 import yaml
 
@@ -89,6 +90,14 @@ class Project:
     def documents(self) -> list[Any]:
         """YAML documents that are not empty."""
         return documents(self.text)
+
+    def uri_of(self, path: Any) -> str:
+        """Of a file on this machine, by a path that begins here where it is not absolute.
+
+        Raises:
+            ValueError: it is no text.
+        """
+        return urljoin(f"{self.uri}/", quote(text(path)))
 
     def version(self, chosen: Sequence[int] = ()) -> str:
         """The latest of the folders that are numbers, or of those that are chosen; 1 if none is."""

@@ -16,6 +16,7 @@ from batchedapi_serving.laptop.migrating.migration import (
     finished,
     seconds,
     skeleton,
+    text,
 )
 from batchedapi_serving.predictor.spec import DTYPES
 
@@ -180,18 +181,20 @@ def migrate(project: Project) -> Migration:
     backend = str(config.get("backend") or config.get("platform") or "none")
     versions = _list(_below(config, "version_policy", "specific", "versions"))
     folder = project.version([one for one in versions if isinstance(one, int)])
-    format_, file = _SERVED.get(backend, (None, "model.py"))
-    file = f"{folder}/{config.get('default_model_filename', file)}"
+    format_, name = _SERVED.get(backend, (None, "model.py"))
+    name = config.get("default_model_filename") or name  # an empty text is none
+    file = f"{folder}/{name}"
     onnx = format_ is ModelFormat.ONNX
     if format_ is not None and takes_rows and gives_rows and (known or onnx):
-        if not onnx:  # TorchScript knows neither types nor shapes
-            tensors = {"inputs": inputs, "outputs": list(outputs)}
-            draft.set("predictor.config", tensors, "input")
-        draft.set("predictor.model.uri", f"{project.uri}/{file}", file)
-        draft.serve(format_, file)
-        remedy = "for a cluster put it where spec.predictor.model.uri may name it"
-        draft.tell(file, "is served from here", remedy)
-        return finished(project, [draft], [f"{folder}/"])
+        uri = To("predictor.model.uri", lambda one: project.uri_of(f"{folder}/{text(one)}"))
+        draft.take(name, uri, "default_model_filename")
+        if draft.serve(format_, file):
+            if not onnx:  # TorchScript knows neither types nor shapes
+                tensors = {"inputs": inputs, "outputs": list(outputs)}
+                draft.set("predictor.config", tensors, "input")
+            remedy = "for a cluster put it where spec.predictor.model.uri may name it"
+            draft.tell(file, "is served from here", remedy)
+            return finished(project, [draft], [f"{folder}/"])
     draft.code = skeleton("Model", *map(_shown, (inputs, outputs) if known else ()))
     if known:
         draft.imports = ("from batchedapi_serving import Tensor, batched",)
@@ -237,9 +240,12 @@ def _instances(draft: Draft, groups: list[Mapping[str, Any]]) -> None:
 def _tensors(
     draft: Draft, field: str, value: Any, *, rows_first: bool
 ) -> tuple[dict[str, Any], bool]:
-    """Type and shape of a row of each tensor, and whether its first dimension is that of rows."""
+    """Type and shape of a row of each tensor, and whether its first dimension is that of rows.
+
+    Of tensors with a text among them there are no types: rows are JSON items.
+    """
     found: dict[str, Any] = {}
-    batched = True
+    batched = numbers = True
     for one in _list(value):
         name = str(_below(one, "name"))
         dtype = str(_below(one, "data_type")).removeprefix("TYPE_")
@@ -247,7 +253,7 @@ def _tensors(
         dims = [draft.whole(n, -1, f"{place}.dims") for n in _list(_below(one, "dims"))]
         if dtype not in DTYPES:
             draft.tell(place, f"expected numbers, got TYPE_{dtype}", "rows are JSON items instead")
-            return {}, True
+            numbers = False
         if not rows_first and dims and dims[0] in {1, -1}:
             reason = f"its first dimension, {dims[0]}, is that of rows"
             remedy = "see whether the model takes several; if it does, set maxBatchSize"
@@ -263,7 +269,7 @@ def _tensors(
     if not found:
         remedy = "`curl :8000/v2/models/NAME/config` prints what Triton completes from the model"
         draft.tell(field, "expected name, data_type and dims, got none", remedy)
-    return found, batched
+    return (found if numbers else {}), batched
 
 
 def _shown(tensors: Mapping[str, Any]) -> str:

@@ -430,6 +430,26 @@ def test_a_saved_model_of_triton_is_served_from_its_latest_version() -> None:
     assert any("model.trusted: true" in note.remedy for note in other.notes)
 
 
+@pytest.mark.parametrize(
+    ("told", "uri"),
+    [("a b#1.onnx", "file:///here/1/a%20b%231.onnx"), ("", "file:///here/1/model.onnx")],
+)
+def test_a_file_of_triton_has_its_address_whatever_it_is_called(told: str, uri: str) -> None:
+    """An address has no spaces; an empty text is none, as everywhere in protobuf."""
+    made = migrated("config.pbtxt", TRITON | {"default_model_filename": told})
+
+    assert {"uri": uri, "format": "onnx"} == specs(made)[0]["predictor"]["model"]
+
+
+def test_a_file_of_triton_that_is_none_is_told_and_a_class_is_to_be_filled_in() -> None:
+    """Two names are no path."""
+    made = migrated("config.pbtxt", TRITON | {"default_model_filename": ["a", "b"]})
+
+    reasons = {note.place: note.reason for note in made.notes}
+    assert "expected a text or a number, got ['a', 'b']" == reasons["default_model_filename"]
+    assert "batched_model.py" in made.files
+
+
 @pytest.mark.parametrize("name", ["sklearn", "xgboost", "lightgbm", "onnx", "huggingface"])
 def test_a_saved_model_of_kserve_needs_no_class(name: str) -> None:
     """Nobody but the user says that it may run code."""
@@ -524,6 +544,22 @@ def test_texts_are_items() -> None:
 
     assert "input 'A'" in {note.place for note in made.notes}
     assert "items" in made.files["batched_model.py"]
+
+
+@pytest.mark.parametrize("dims", [([3, 2], [1]), ([1], [3, 2]), ([1], [1])], ids=str)
+def test_a_tensor_without_rows_is_for_a_class_also_beside_a_text(dims: Any) -> None:
+    """In either order: where each has them the graph says the rest itself."""
+    inputs = [
+        {"name": "A", "data_type": "TYPE_FP32", "dims": dims[0]},
+        {"name": "B", "data_type": "TYPE_STRING", "dims": dims[1]},
+    ]
+    for ordered in (inputs, inputs[::-1]):
+        source = TRITON | {"max_batch_size": 0, "input": ordered}
+        source["output"] = [{"name": "O", "data_type": "TYPE_FP32", "dims": [1, 3]}]
+
+        made = migrated("config.pbtxt", source)
+
+        assert (([1], [1]) != dims) == ("batched_model.py" in made.files)
 
 
 def test_the_text_format_knows_lists_comments_and_messages_in_both_brackets() -> None:
