@@ -357,6 +357,31 @@ def test_the_operators_own_pod_is_placed_and_keeps_its_labels() -> None:
     assert "b" == made["metadata"]["annotations"]["note"]
 
 
+def test_helm_test_reaches_an_operator_that_is_not_ready() -> None:
+    """It asks what is in the way: a Service leaves such a pod out unless it is told otherwise."""
+    objects = render()
+    (container,) = only(objects, "Pod", "-test")["spec"]["containers"]
+    service = only(objects, "Service", "-metrics")["spec"]
+
+    assert "BATCHEDAPI_OPERATOR_METRICS_SERVICE_HOST" in container["command"][-1]
+    assert service["publishNotReadyAddresses"] is True
+
+
+def test_the_pod_of_helm_test_runs_where_the_operator_does() -> None:
+    """Else it waits where no node is free of taints, or where a quota wants limits."""
+    objects = render(*EVERYTHING)
+    operator = only(objects, "Deployment")["spec"]["template"]["spec"]
+    test = only(objects, "Pod", "-test")["spec"]
+
+    assert [operator["nodeSelector"], operator["tolerations"]] == [
+        test["nodeSelector"],
+        test["tolerations"],
+    ]
+    assert [operator["containers"][0]["resources"]] == [
+        container["resources"] for container in test["containers"]
+    ]
+
+
 @pytest.mark.parametrize(
     "settings",
     [
