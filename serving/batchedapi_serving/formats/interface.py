@@ -31,6 +31,11 @@ _SUFFIXES: Final = (*SUFFIXES.items(), ("bst", ModelFormat.XGBOOST), ("bst", Mod
 """Ends of names in a folder whose format is known, so that one may be of two."""
 
 
+def ends_of(format_: ModelFormat | None) -> tuple[str, ...]:
+    """How names of its files end, `.pkl` for instance; none where it has folders, or is unknown."""
+    return tuple(f".{end}" for end, its in _SUFFIXES if its is format_)
+
+
 @dataclass(frozen=True, slots=True)
 class ModelFile:
     """A model on this machine, and what the manifest says of it.
@@ -56,7 +61,7 @@ class ModelFile:
         Raises:
             LoadError: there is none, or there are several.
         """
-        ends = tuple(f".{end}" for end, format_ in _SUFFIXES if format_ is self.format)
+        ends = ends_of(self.format)
         if not (ends and self.path.is_dir()):
             return self.path
         found = sorted(one for one in self.path.rglob("*") if one.name.endswith(ends))

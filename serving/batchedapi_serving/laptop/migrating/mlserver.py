@@ -1,9 +1,10 @@
 """MLServer's model-settings.json: models of its own runtimes are served as they are."""
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from batchedapi_core.model_format import ModelFormat
+from batchedapi_serving.formats.interface import ends_of
 from batchedapi_serving.laptop.migrating.migration import (
     IMAGE,
     Draft,
@@ -63,13 +64,15 @@ def migrate(project: Project) -> Migration:
         draft.set("serverSideBatching.strategy", "Fixed", "max_batch_size")
     else:  # a request is a batch
         draft.spec["serverSideBatching"] = {"maxBatchSize": 1, "sizeUnit": "Requests"}
+        if settings.get("max_batch_time"):
+            reason = "nothing waits where max_batch_size is not above 1"
+            draft.tell("max_batch_time", reason, "set serverSideBatching if rows may share batches")
+    runtime = str(settings.get("implementation"))
     parameters = settings.get("parameters")
     told = parameters.get("uri") if isinstance(parameters, Mapping) else None
-    file = told or next((one for one in project.beside if one.startswith("model.")), None)
-    if file is not None:
-        uri = str(file) if "://" in str(file) else f"{project.uri}/{file}".replace("/./", "/")
-        draft.take(uri, To("predictor.model.uri", model_uri), "parameters.uri")
-    runtime = str(settings.get("implementation"))
+    names = [f"model{end}" for end in ends_of(_RUNTIMES.get(runtime))]
+    file = told or next((name for name in names if name in project.beside), None)
+    draft.take(file, To("predictor.model.uri", lambda one: _uri(project, one)), "parameters.uri")
     if runtime not in _RUNTIMES:
         reason = f"expected {', '.join(_RUNTIMES)}, got {runtime}"
         draft.tell(
@@ -78,3 +81,7 @@ def migrate(project: Project) -> Migration:
     if runtime not in _RUNTIMES or not draft.serve(_RUNTIMES[runtime], "parameters.uri"):
         draft.code = skeleton(draft.class_name)
     return finished(project, [draft], [str(file).removeprefix("./")])
+
+
+def _uri(project: Project, file: Any) -> str:
+    return model_uri(file if "://" in text(file) else project.uri_of(file))

@@ -511,6 +511,46 @@ def test_mlserver_finds_a_file_by_its_name() -> None:
     assert "implementation" in {note.place for note in own.notes}
 
 
+def test_mlserver_s_file_is_one_of_the_runtime_s_format() -> None:
+    """Whatever else begins with `model`, such as its description."""
+    beside = {"model.json": "", "model.md": "", "model.pkl": ""}
+    made = migrated("model-settings.json", {"implementation": MLSERVER["implementation"]}, **beside)
+
+    assert "file:///here/model.pkl" == specs(made)[0]["predictor"]["model"]["uri"]
+    assert any("model.md" in note.place for note in made.notes)
+
+
+@pytest.mark.parametrize(
+    ("told", "uri"),
+    [
+        ("/mnt/models/model.joblib", "file:///mnt/models/model.joblib"),
+        ("./my model.joblib", "file:///here/my%20model.joblib"),
+        ("../model.joblib", "file:///model.joblib"),
+        ("s3://a/model.joblib", "s3://a/model.joblib"),
+        (["a"], None),
+    ],
+    ids=str,
+)
+def test_mlserver_s_address_is_a_path_or_one_of_ours(told: Any, uri: str | None) -> None:
+    """A path that is not absolute begins at the file's folder; anything else is told."""
+    made = migrated("model-settings.json", MLSERVER | {"parameters": {"uri": told}})
+
+    assert uri == specs(made)[0]["predictor"].get("model", {}).get("uri")
+    reasons = {note.reason for note in made.notes if "parameters.uri" == note.place}
+    assert (uri is None) == ("expected a text or a number, got ['a']" in reasons)
+
+
+@pytest.mark.parametrize("size", [{}, {"max_batch_size": 1}], ids=str)
+def test_mlserver_s_time_without_a_size_is_told(size: dict[str, int]) -> None:
+    """A request is a batch there, and waits for nobody."""
+    source = {"implementation": MLSERVER["implementation"], "max_batch_time": 0.1, **size}
+
+    made = migrated("model-settings.json", source)
+
+    assert "max_batch_time" in {note.place for note in made.notes}
+    assert "batchInterval" not in specs(made)[0]["serverSideBatching"]
+
+
 @pytest.mark.parametrize(
     ("dims", "shape"), [([1, 2], [2]), ([-1, 2], [2]), ([3, 2], None)], ids=str
 )
