@@ -89,8 +89,8 @@ def build_peers(api: BatchedAPI) -> JsonObject:
 def _compare(api: BatchedAPI, revision: Revision) -> list[JsonObject]:
     """The variable by which pods compare revisions; none where they do not.
 
-    The operator has no right on Secrets, so the token is made of the API's uid: who may read pods
-    of the namespace can make it too.
+    The operator has no right on Secrets, so the token is made of the API's uid: whoever may read
+    the API, or an object made for it, can make it too.
     """
     compare, metadata = api.spec.update_strategy.compare, api.metadata
     if not compare.is_on:
