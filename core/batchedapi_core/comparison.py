@@ -2,6 +2,7 @@
 
 Whatever else runs on a node makes batches slower and never faster, so the times of both are judged
 by their lower quartile: in each power of two of rows, weighted by how many batches were recorded.
+The first run of a batch is left out: a model may compile or tune for a shape that is new to it.
 """
 
 import enum
@@ -47,7 +48,7 @@ class ComparedBatch:
     before: float
     """Seconds that it took when it was recorded."""
     after: tuple[float, ...]
-    """Seconds of each run by the new revision; at least one."""
+    """Seconds of each run by the new revision, the first of which is no time; at least one."""
     failed_before: int = 0
     """Rows that were answered with an error, NaN or Infinity."""
     failed: int = 0
@@ -73,12 +74,12 @@ class _SizeClass(NamedTuple):
     before: float
     """Lower quartile of the seconds with the revision before."""
     after: float
-    """The same of all runs by the new one."""
+    """The same of the runs by the new one."""
 
 
 def judge(method: str, batches: Sequence[ComparedBatch], allowed: Allowed) -> Comparison:
     """Judge by the errors first, then by the answers, then by the times; at least one batch."""
-    classes = _size_classes(batches)
+    classes = _size_classes([batch for batch in batches if len(batch.after) > 1])
     after = _shown([(one.batches, one.rows, one.after) for one in classes])
     before = _shown([(one.batches, one.rows, one.before) for one in classes])
     reason, text = (
@@ -111,10 +112,12 @@ def _worse_answers(
 
 def _slower(classes: Sequence[_SizeClass], allowed: Allowed) -> tuple[ComparisonReason, str] | None:
     count = sum(one.batches for one in classes)
+    if count < FEWEST:
+        return None
     before = sum(one.batches * one.before for one in classes) / count
     after = sum(one.batches * one.after for one in classes) / count
     at_most = max(before * (1 + allowed.slower), before + LEAST_SECONDS)
-    if count < FEWEST or after <= at_most:
+    if after <= at_most:
         return None
     mean = sum(one.batches * one.rows for one in classes) / count
     text = (
@@ -134,7 +137,7 @@ def _size_classes(batches: Sequence[ComparedBatch]) -> list[_SizeClass]:
             len(of_size),
             sum(batch.rows for batch in of_size) / len(of_size),
             _quartile([batch.before for batch in of_size]),
-            _quartile([seconds for batch in of_size for seconds in batch.after]),
+            _quartile([seconds for batch in of_size for seconds in batch.after[1:]]),
         )
         for of_size in found.values()
     ]

@@ -10,7 +10,8 @@ A model process opens its lanes and its channel to one socket, and says first
 with "channel": true if it is the channel, "memories" on a lane (see SharedMemory), and "warm_up":
 [rows, size, seconds, length] of each batch of the warm-up of a method with a latency target, or
 with rows of different lengths. Then, on a lane:
-    {"method", "rows", ...}    a batch; what else is in it is the codec's
+    {"method", "rows", ...}    a batch, with its "size" if that is not its rows; what else is in it
+                               is the codec's
     {"kind": "tensors" | "items" | "error", ...}    its result
 where "shared": length stands for a payload that is in shared memory, and "memory": 1 for a batch
 that has the second one; its result has the same. A frame may come while a batch runs. On the

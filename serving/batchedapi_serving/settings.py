@@ -276,6 +276,11 @@ class ReplicaSettings:
         """Unix socket at which the first model process hands out recent rows."""
         return self._file("recent.sock")
 
+    @property
+    def served_path(self) -> Path:
+        """File with the other revisions that have served, for a process that is replaced."""
+        return self._file("served")
+
     def failure_path(self, worker_index: int) -> Path:
         """Where a model process that cannot start leaves the reason."""
         return self._file(f"failure-{worker_index}.json")

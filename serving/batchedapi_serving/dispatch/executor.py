@@ -278,6 +278,8 @@ class Executor:
                 riders[pending] = pending.span
         meta, buffers = codec.collate(payloads)
         frame = {"method": batch.method, "rows": batch.rows, **meta}
+        if batch.size != batch.rows:
+            frame["size"] = batch.size
         if self._traced is not None and riders:
             self._traced.sent(batch, riders, frame)
         self._runners[batch.lane].run(batch, frame, buffers, self._finished)

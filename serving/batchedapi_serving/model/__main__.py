@@ -88,8 +88,8 @@ def recorded(loaded: LoadedPredictor, settings: ReplicaSettings) -> FrameRunner:
     """The runner; that of the first process keeps recent batches, if these are asked for."""
     if settings.compare is None or loaded.context.worker_index > 0:
         return loaded.runner
-    recent = RecentBatches(loaded.methods)
-    recent.serve(settings.recent_path, settings.compare.revision)
+    recent = RecentBatches(loaded.methods, settings.compare.revision, loaded.served)
+    recent.serve(settings.recent_path)
     return RecordedRunner(loaded.runner, recent)
 
 

@@ -33,9 +33,11 @@ ASK_SECONDS: Final = 1.5
 ASK_ALL_SECONDS: Final = 3.0
 """After which no further pod is asked."""
 TRY_SECONDS: Final = 2.0
-"""For the runs of all methods; each batch that fits in is run once before any is run again."""
+"""For the runs of all methods; each batch that fits in is run twice before any is run again."""
 MOST_RUNS: Final = 4
 """Runs of a batch."""
+MOST_SERVED: Final = 16
+"""Revisions that are known to have served."""
 _MOST_READ: Final = 2 * MOST_BYTES
 
 Run = Callable[[MethodSpec, Meta, bytes], tuple[Meta, Sequence[Payload], float]]
@@ -53,17 +55,21 @@ def compare(
     methods: Sequence[MethodSpec],
     run: Run,
     clock: Callable[[], float] = time.monotonic,
-) -> None:
+) -> list[str]:
     """Run the recent batches of the revision before; that there are none is only logged.
+
+    Returns:
+        Other revisions that have served, for peers: none of them is held when it comes back.
 
     Raises:
         LoadError: MoreErrors, AnswersDiffer or Slower, with the sentence for its user.
     """
+    served: list[str] = []
     try:
-        head, batches = recent_of_peer(settings, clock)
+        head, batches = recent_of_peer(settings, served, clock)
     except NotComparedError as error:
         log.info("not compared", extra={"reason": str(error)})
-        return
+        return served
     before = {one["name"]: MethodSpec.from_json(one) for one in head["methods"]}
     allowed = Allowed(settings.slower, settings.differ)
     for method in methods:
@@ -74,6 +80,7 @@ def compare(
             if found.reason is not ComparisonReason.COMPARED:
                 raise LoadError(found.reason, found.sentence)
             log.info("compared", extra={"before": head["revision"], "text": found.sentence})
+    return served
 
 
 def compared(  # noqa: PLR0917 - one method, with all that is known of it
@@ -99,17 +106,20 @@ def compared(  # noqa: PLR0917 - one method, with all that is known of it
     Raises:
         LoadError: a batch has left this process unfit.
     """
-    takes = [(one.batched, one.inputs, one.batch_dim[0]) for one in (method, before)]
+    takes = [(one.batched, one.inputs, one.batch_dim[0], one.size_of) for one in (method, before)]
     if takes[0] != takes[1]:
-        text = f"{method.name}: it takes other rows than before, so it was not run"
+        text = (
+            f"{method.name}: it takes other rows than before, or counts them otherwise, so it was"
+            " not run"
+        )
         return Comparison(ComparisonReason.COMPARED, text)
     same_answers = (method.outputs, method.single_output) == (before.outputs, before.single_output)
-    fits = [
-        one for one in kept if method.size_of or one.meta["batch"]["rows"] <= method.max_batch_size
-    ]
+    fits = [one for one in kept if one.meta["batch"]["size"] <= method.max_batch_size]
     runs: list[list[_Run]] = [[] for _ in fits]
     until = clock() + seconds
-    for one, of_one in [*zip(fits, runs, strict=True)] * MOST_RUNS:
+    each = [*zip(fits, runs, strict=True)]
+    twice = [one for one in each for _ in range(2)]
+    for one, of_one in twice + each * (MOST_RUNS - 2):
         if clock() > until:
             break
         of_one.append(_one_run(method, before, one, run, same_answers=same_answers))
@@ -122,7 +132,7 @@ def compared(  # noqa: PLR0917 - one method, with all that is known of it
             sum(failed for _, failed, _ in of_one),
             sum(moved for _, _, moved in of_one),
         )
-        for one, of_one in zip(fits, runs, strict=True)
+        for one, of_one in each
         if of_one
     ]
     if not batches:
@@ -169,12 +179,15 @@ def failed_rows(answer: Meta, rows: int) -> set[int]:
 
 
 def recent_of_peer(
-    settings: CompareSettings, clock: Callable[[], float] = time.monotonic
+    settings: CompareSettings, served: list[str], clock: Callable[[], float] = time.monotonic
 ) -> tuple[Meta, list[Frame]]:
     """What one pod of another revision has kept: the frame about its methods, and its batches.
 
+    Adds to `served` the other revisions that pods are of, and know of.
+
     Raises:
-        NotComparedError: there is no such pod, or it has nothing, or does not say it.
+        NotComparedError: there is no such pod, or it has nothing, or does not say it; or this
+            revision has served before.
     """
     try:
         found = socket.getaddrinfo(settings.peers, settings.port, type=socket.SOCK_STREAM)
@@ -191,14 +204,20 @@ def recent_of_peer(
         except (OSError, http.client.HTTPException, ValueError) as error:
             why = f"{host} hands no rows out: {error}"
             continue
-        if head.meta.get("revision") == settings.revision:
-            continue
         if head.meta.get("format") != FORMAT:
             why = f"{host} is of a release that writes rows otherwise"
-        elif batches:
+            continue
+        revision, before = head.meta["revision"], head.meta["served"]
+        known = {settings.revision, *served}
+        served += [one for one in (revision, *before) if one not in known]
+        del served[MOST_SERVED:]
+        if revision == settings.revision:
+            continue
+        if settings.revision in before:
+            raise NotComparedError(f"this revision served before {revision}")
+        if batches:
             return head.meta, batches
-        else:
-            why = f"{host} has answered no batch yet"
+        why = f"{host} has answered no batch yet"
     raise NotComparedError(why)
 
 

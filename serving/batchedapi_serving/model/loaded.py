@@ -5,6 +5,7 @@ processes share the model. A fork goes on from there, with lanes and a channel o
 """
 
 import asyncio
+import contextlib
 import os
 import sys
 import time
@@ -59,6 +60,8 @@ class LoadedPredictor:
     """When it began to load, or this process was forked: monotonic, in seconds."""
     timings: dict[str, list[WarmUpTime]] = field(default_factory=dict)
     """By method with a latency target, times of warm-up batches."""
+    served: list[str] = field(default_factory=list)
+    """Other revisions that have served, where revisions are compared."""
     _warm: bool = False
     """Sync methods are warm in the main thread."""
 
@@ -120,11 +123,17 @@ class LoadedPredictor:
 
     def _compare(self, lanes: LaneThreads) -> None:
         """Compare the revision, once a replica: one that was ready is not held any more."""
-        settings = self.settings.compare
+        settings, file = self.settings.compare, self.settings.served_path
         if settings is None or self.context.worker_index > 0:
             return
-        if not slots.map_memory(self.settings.metrics_path)[slots.READY]:
-            compare(settings, self.methods, partial(self._timed, lanes))
+        was_ready = slots.map_memory(self.settings.metrics_path)[slots.READY]
+        if not was_ready:
+            self.served = compare(settings, self.methods, partial(self._timed, lanes))
+        with contextlib.suppress(OSError):  # a full disk
+            if was_ready:
+                self.served = file.read_text().split()
+            else:
+                file.write_text(" ".join(self.served))
 
     def _timed(
         self, lanes: LaneThreads, method: MethodSpec, meta: Meta, payload: bytes

@@ -42,11 +42,27 @@ class RecentBatches:
     """The ring. Lanes write into it, and whoever hands it out reads it."""
 
     def __init__(
-        self, methods: Sequence[MethodSpec], clock: Callable[[], float] = time.monotonic
+        self,
+        methods: Sequence[MethodSpec],
+        revision: str,
+        served: Sequence[str] = (),
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Only methods that get many rows at once are kept: others may act on each request."""
+        """Only methods that get many rows at once are kept: others may act on each request.
+
+        Args:
+            methods: All of the predictor.
+            revision: The revision that it is.
+            served: Other revisions that have served.
+            clock: Seconds.
+        """
         kept = [method for method in methods if method.batched]
-        self._head = {"format": FORMAT, "methods": [method.to_json() for method in kept]}
+        self._head = {
+            "format": FORMAT,
+            "revision": revision,
+            "served": served,
+            "methods": [method.to_json() for method in kept],
+        }
         self._frames: dict[str, deque[bytes]] = {method.name: deque() for method in kept}
         self._most = MOST_BYTES // max(1, len(kept))
         self._due = dict.fromkeys(self._frames, 0.0)
@@ -71,6 +87,7 @@ class RecentBatches:
     ) -> None:
         """Keep a batch and its answer; one that would push all others out is not kept."""
         batch = {name: value for name, value in meta.items() if name not in _OF_THE_WAY}
+        batch.setdefault("size", meta["rows"])
         head = {"batch": batch, "rows": len(rows), "answer": answer, "seconds": seconds}
         frame, frames = encode_frame(head, (rows, *answers)), self._frames[meta["method"]]
         pause = max(PAUSE, len(frame) / BYTES_A_SECOND)
@@ -82,13 +99,13 @@ class RecentBatches:
             while len(frames) > MOST_BATCHES or sum(map(len, frames)) > self._most:
                 frames.popleft()
 
-    def to_frames(self, revision: str) -> list[bytes]:
+    def to_frames(self) -> list[bytes]:
         """All of it, behind a frame about the methods."""
         with self._lock:
             kept = [frame for frames in self._frames.values() for frame in frames]
-        return [encode_frame({**self._head, "revision": revision}), *kept]
+        return [encode_frame(self._head), *kept]
 
-    def serve(self, path: Path, revision: str) -> None:
+    def serve(self, path: Path) -> None:
         """Hand it out to whoever connects, in a thread of its own, for as long as the process.
 
         Raises:
@@ -98,16 +115,15 @@ class RecentBatches:
         listener = OwnSocket(socket.AF_UNIX)
         listener.bind(str(path))
         listener.listen()
-        arguments = listener, revision
-        threading.Thread(target=self._serve, args=arguments, name="recent", daemon=True).start()
+        threading.Thread(target=self._serve, args=(listener,), name="recent", daemon=True).start()
 
-    def _serve(self, listener: socket.socket, revision: str) -> None:
+    def _serve(self, listener: socket.socket) -> None:
         with kept_from_forks(listener.fileno()):
             while True:
                 try:
                     with OwnSocket(fileno=listener.accept()[0].detach()) as connection:
                         connection.settimeout(_SEND_SECONDS)
-                        for frame in self.to_frames(revision):
+                        for frame in self.to_frames():
                             connection.sendall(frame)
                 except OSError as error:  # who asked has left, or no descriptor is
                     log.warning("recent rows were not handed out", extra={"error": str(error)})

@@ -173,6 +173,67 @@ def test_a_process_that_is_replaced_is_not_held(old: Replica, tmp_path: Path) ->
         assert 1 == len(said(replica, "compared"))
 
 
+def test_a_revision_that_served_before_comes_back(old: Replica, tmp_path: Path) -> None:
+    """A rollback must not wait for what the revision that is left does otherwise.
+
+    Whoever is asked knows it: a pod that was compared, one that found only its like, and a process
+    that was replaced.
+    """
+    differs, port = {"differ": 1.0}, old.admin_port
+    newer: list[Replica] = []
+    try:
+        for name in ("first", "second"):
+            (tmp_path / name).mkdir()
+            newer.append(start(tmp_path / name, code(answer="-x"), told("new", port, **differs)))
+            newer[-1].wait_ready()
+            port = newer[-1].admin_port
+        first, second = newer
+        assert "every ready pod is of this" in said(second, "not compared")[0]["reason"]
+        (pid,) = second.children("model")
+        os.kill(pid, signal.SIGKILL)
+        second.wait_for(lambda: second.children("model") not in ([], [pid]), "not replaced")
+        for i, one in enumerate((first, second)):
+            one.wait_for(lambda one=one: asyncio.run(ask(one.port, [1, 2])).status == 200, "lost")
+            asyncio.run(load(one, 5))
+            folder = tmp_path / f"back-{i}"
+            folder.mkdir()
+            back = start(folder, code(), told("old", one.admin_port))
+            newer.append(back)
+            back.wait_ready()
+            (line,) = said(back, "not compared")
+            assert "this revision served before new" == line["reason"]
+    finally:
+        for one in newer:
+            end_replica(one)
+
+
+def test_a_batch_larger_than_batches_may_be_now_is_not_run(tmp_path: Path) -> None:
+    """In the unit of `size_of`: there may be no memory for it any more."""
+    source = """
+        from batchedapi_serving import SizeOf, batched
+
+        class Model:
+            @batched(size_of=SizeOf.length())
+            def predict(self, items):
+                return items
+    """
+    with running_replica(
+        tmp_path, ["-f", str(write_manifest(tmp_path, source, SPEC))], told("old")
+    ) as before:
+        assert 200 == asyncio.run(ask(before.port, [1, 2, 3, 4])).status
+        (tmp_path / "new").mkdir()
+        smaller = {"serverSideBatching": {"maxBatchSize": 3}}
+        environment = told("new", before.admin_port)
+        replica = start(tmp_path / "new", source, environment, **smaller)
+        try:
+            replica.wait_ready()
+            (line,) = said(replica, "compared")
+        finally:
+            end_replica(replica)
+
+    assert "no recent batch is as small" in line["text"]
+
+
 def fetched(replica: Replica, headers: dict[str, str]) -> tuple[int, bytes]:
     """Status and body of the page with recent rows."""
     connection = http.client.HTTPConnection(HOST, replica.admin_port, timeout=10)
@@ -231,10 +292,9 @@ def test_items_of_async_methods_are_compared_too(tmp_path: Path) -> None:
         ["-f", str(write_manifest(tmp_path, source.format(refuses="== 1"), SPEC))],
         told("old"),
     ) as before:
-        for _ in range(3):
-            statuses = [asyncio.run(ask(before.port, i)).status for i in range(4)]
-            assert [200, 422, 200, 200] == statuses
-            time.sleep(0.06)
+        for i, status in [*enumerate([200, 422, 200, 200])] * 3:
+            assert status == asyncio.run(ask(before.port, i)).status
+            time.sleep(0.06)  # so that each is kept
         (tmp_path / "new").mkdir()
         replica = start(
             tmp_path / "new", source.format(refuses="> 0"), told("new", before.admin_port)

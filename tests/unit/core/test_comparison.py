@@ -51,19 +51,30 @@ def test_times_are_compared_at_equal_sizes(a: float, b: float, reason: Compariso
 def test_what_else_runs_on_a_node_is_no_fault_of_either() -> None:
     """Half of the batches may have waited for a CPU, on both sides."""
     noisy = [
-        replace(one, before=one.before * (3 if i % 2 else 1), after=(one.after[0] * 5, *one.after))
+        replace(one, before=one.before * (3 if i % 2 else 1), after=(*one.after, one.after[0] * 5))
         for i, one in enumerate(batches(b=0.0016))
     ]
-    equal = [replace(one, after=(one.after[0], one.after[0] * 5)) for one in batches()]
+    equal = [replace(one, after=(*one.after, one.after[0] * 5)) for one in batches()]
 
     assert ComparisonReason.SLOWER == judge("predict", noisy, ALLOWED).reason
     assert ComparisonReason.COMPARED == judge("predict", equal, ALLOWED).reason
 
 
+def test_the_first_run_of_a_batch_is_no_time() -> None:
+    """A model may compile or tune for a shape that it has not seen, which it does once."""
+    compiles = [replace(one, after=(one.before + 0.5, one.before)) for one in batches()]
+    once = [replace(one, after=(one.before + 0.5,)) for one in batches()]
+
+    assert {ComparisonReason.COMPARED} == {
+        judge("predict", found, ALLOWED).reason for found in (compiles, once)
+    }
+    assert "t(n) is not known, and was not known" in judge("predict", once, ALLOWED).sentence
+
+
 def test_a_few_batches_and_a_few_microseconds_say_nothing_about_times() -> None:
     """Of one size only, no line can be told from three points at the same place either."""
     few = batches(b=0.01)[: FEWEST - 1]
-    tiny = [ComparedBatch(1, 0.00005, (0.0002,)) for _ in range(8)]
+    tiny = [ComparedBatch(1, 0.00005, (0.0002,) * 2) for _ in range(8)]
 
     assert ComparisonReason.COMPARED == judge("predict", few, ALLOWED).reason
     assert ComparisonReason.COMPARED == judge("predict", tiny, ALLOWED).reason

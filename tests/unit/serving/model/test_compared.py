@@ -12,7 +12,7 @@ from batchedapi_core.comparison import Allowed, Comparison, ComparisonReason
 from batchedapi_serving.errors import LoadError
 from batchedapi_serving.ipc import Frame
 from batchedapi_serving.model.compared import MOST_RUNS, compared, failed_rows
-from batchedapi_serving.predictor import MethodSpec, Tensor
+from batchedapi_serving.predictor import MethodSpec, SizeOf, Tensor
 from protocols import single
 
 BEFORE = dataclasses.replace(single(Tensor("FP32", [1])), max_batch_size=8)
@@ -31,7 +31,7 @@ def kept(rows: Sequence[float], seconds: float = 0.01) -> Frame:
     """A batch whose answers are its rows."""
     answer, answers = tensors(rows)
     given = np.array(rows, "<f4").tobytes()
-    batch = {"method": "predict", "rows": len(rows)}
+    batch = {"method": "predict", "rows": len(rows), "size": len(rows)}
     head = {"batch": batch, "rows": len(given), "answer": answer, "seconds": seconds}
     return Frame(head, given + answers)
 
@@ -39,9 +39,11 @@ def kept(rows: Sequence[float], seconds: float = 0.01) -> Frame:
 class Model:
     """Answers rows with what a test says, in virtual seconds."""
 
-    def __init__(self, answer: Any = None, seconds: float = 0.01) -> None:
+    def __init__(self, answer: Any = None, seconds: float = 0.01, *, compiles: float = 0.0) -> None:
+        """`compiles`: seconds more for the first batch of a shape."""
         self._answer = answer or tensors
-        self._seconds = seconds
+        self._seconds, self._compiles = seconds, compiles
+        self._seen: set[int] = set()
         self.now, self.runs = 0.0, 0
 
     def run(
@@ -49,16 +51,23 @@ class Model:
     ) -> tuple[dict[str, Any], list[bytes], float]:
         """See compared.Run."""
         assert method.name == meta["method"]
-        self.now += self._seconds
+        new = len(payload) not in self._seen
+        seconds = self._seconds + self._compiles * new
+        self._seen.add(len(payload))
+        self.now += seconds
         self.runs += 1
         answer, payload = self._answer(list(np.frombuffer(payload, "<f4")))
-        return answer, [payload], self._seconds
+        return answer, [payload], seconds
 
     def against(
-        self, *frames: Frame, after: MethodSpec = BEFORE, seconds: float = 1.0
+        self,
+        *frames: Frame,
+        after: MethodSpec = BEFORE,
+        before: MethodSpec = BEFORE,
+        seconds: float = 1.0,
     ) -> Comparison:
         """The outcome beside those batches."""
-        return compared(after, BEFORE, frames, self.run, ALLOWED, seconds, lambda: self.now)
+        return compared(after, before, frames, self.run, ALLOWED, seconds, lambda: self.now)
 
 
 FOUR = [kept([1.0, 2.0, 3.0])] * 4
@@ -93,6 +102,32 @@ def test_rounding_is_no_difference_and_nan_is_an_error(
 def test_slower_batches_are_found() -> None:
     """At the sizes they rode in."""
     assert ComparisonReason.SLOWER == Model(seconds=0.02).against(*FOUR).reason
+
+
+def test_a_model_that_compiles_for_each_shape_is_not_slower() -> None:
+    """However little time there is: it would be held for ever."""
+    shapes = [kept([1.0] * rows) for rows in range(1, 9)]
+
+    found = Model(compiles=0.3).against(*shapes, seconds=2.0)
+
+    assert ComparisonReason.COMPARED == found.reason
+    assert "t(n) is not known" not in found.sentence
+
+
+def test_a_batch_that_is_larger_than_batches_are_now_is_not_run() -> None:
+    """It may need more memory than the new revision has; its size is in the method's unit."""
+    unit = SizeOf.bytes(per=4)
+    before = dataclasses.replace(BEFORE, size_of=unit)
+    large, small = kept([1.0, 2.0]), kept([1.0, 2.0])
+    large.meta["batch"]["size"], small.meta["batch"]["size"] = 9, 8
+    model, told = Model(), "no recent batch is as small"
+
+    assert told in model.against(large, after=before, before=before).sentence
+    assert 0 == model.runs
+    assert told not in model.against(large, small, after=before, before=before).sentence
+    assert MOST_RUNS == model.runs
+    assert "or counts them otherwise" in model.against(small, after=before).sentence
+    assert MOST_RUNS == model.runs
 
 
 def test_what_failed_before_counts_against_nobody() -> None:

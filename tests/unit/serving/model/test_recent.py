@@ -63,7 +63,7 @@ def batch(method: str = "predict", rows: int = 2, **more: Any) -> dict[str, Any]
 
 def kept(recent: RecentBatches) -> list[Frame]:
     """Its batches, without the frame about the methods."""
-    head, *frames = FrameReader().feed(b"".join(recent.to_frames("one")))
+    head, *frames = FrameReader().feed(b"".join(recent.to_frames()))
     assert ("one", ["predict"]) == (
         head.meta["revision"], [method["name"] for method in head.meta["methods"]],
     )  # fmt: skip
@@ -73,13 +73,13 @@ def kept(recent: RecentBatches) -> list[Frame]:
 def test_a_batch_is_kept_as_it_came_with_its_answer() -> None:
     """How it came, and what the method made of its arrays, is no part of it."""
     clock = Clock()
-    recent = RecentBatches(METHODS, clock)
+    recent = RecentBatches(METHODS, "one", clock=clock)
     runner = RecordedRunner(Answering(), recent, clock)
 
     runner.run(batch(memory=1, trace={}, call=3, lengths=[1]), memoryview(bytearray(b"rows")))
 
     (frame,) = kept(recent)
-    assert (batch(lengths=[1]), 4, 0.0) == tuple(
+    assert (batch(lengths=[1], size=2), 4, 0.0) == tuple(
         frame.meta[name] for name in ("batch", "rows", "seconds")
     )
     assert (b"rowsROWS", "tensors") == (frame.payload, frame.meta["answer"]["kind"])
@@ -88,7 +88,7 @@ def test_a_batch_is_kept_as_it_came_with_its_answer() -> None:
 def test_a_few_a_second_are_kept_whatever_the_load() -> None:
     """So that copying them costs less than 1 % of the time."""
     clock = Clock()
-    recent = RecentBatches(METHODS, clock)
+    recent = RecentBatches(METHODS, "one", clock=clock)
     runner = RecordedRunner(Answering(), recent, clock)
 
     for _ in range(100):
@@ -109,7 +109,7 @@ def test_a_few_a_second_are_kept_whatever_the_load() -> None:
 def test_a_ring_has_bounds(length: int, batches: int, left: int) -> None:
     """16 MiB a replica, however long it runs; what would push all others out is not kept."""
     clock = Clock()
-    recent = RecentBatches(METHODS, clock)
+    recent = RecentBatches(METHODS, "one", clock=clock)
     runner = RecordedRunner(Answering(), recent, clock)
     for i in range(batches):
         runner.run(batch(rows=i + 1), bytes(length))
@@ -125,7 +125,7 @@ def test_a_ring_has_bounds(length: int, batches: int, left: int) -> None:
 def test_requests_and_answers_that_nobody_got_are_not_kept() -> None:
     """A method that takes a request may act on it: it must not be run twice."""
     clock = Clock()
-    recent = RecentBatches(METHODS, clock)
+    recent = RecentBatches(METHODS, "one", clock=clock)
 
     RecordedRunner(Answering(), recent, clock).run(batch("call"), b"request")
     unfit = {"kind": "error", "unfit": True}
@@ -136,6 +136,6 @@ def test_requests_and_answers_that_nobody_got_are_not_kept() -> None:
 
 def test_streams_are_passed_on() -> None:
     """They have no batches."""
-    runner = RecordedRunner(Answering(), RecentBatches(METHODS))
+    runner = RecordedRunner(Answering(), RecentBatches(METHODS, "one"))
 
     assert [True, False] == [runner.streams(name) for name in ("stream", "predict")]
