@@ -26,7 +26,7 @@ from batchedapi_serving.formats.interface import (
 from batchedapi_serving.formats.items import Column, answers_of
 from batchedapi_serving.formats.tensors import Array, datatype_of
 from batchedapi_serving.logs import summary_of
-from batchedapi_serving.predictor import DTYPES, SINGLE_INPUT, Tensor, batched
+from batchedapi_serving.predictor import DTYPES, SINGLE_INPUT, ItemError, Tensor, batched
 
 METHODS: Final = ("predict", "predict_proba", "transform")
 
@@ -55,7 +55,8 @@ def _method(
     file: ModelFile, estimator: Estimator, name: str, call: Callable[[Any], Any]
 ) -> Callable[..., Any]:
     if estimator.names is None and estimator.columns is not None:
-        takes_nan = _takes_nan(call, estimator.columns)
+        takes_nan = _takes(call, estimator.columns, np.nan)
+        nan_alone = takes_nan and not _takes(call, estimator.columns, np.inf)
         tensor = Tensor(estimator.dtype, [estimator.columns], allow_non_finite=takes_nan)
         answer = _answer_to_zeros(file, name, call, tensor)
         dtype = datatype_of(answer.dtype)
@@ -65,16 +66,18 @@ def _method(
 
             @batched(inputs=tensor, outputs=output)
             def of_tensors(_: Any, x: Array) -> Array:
+                if nan_alone and np.isinf(x).any():
+                    raise ItemError(422, f"{SINGLE_INPUT}: expected numbers or NaN, got Infinity")
                 return _array(call(x))
 
             return of_tensors
     return _method_of_items(estimator, name, call)
 
 
-def _takes_nan(call: Callable[[Any], Any], columns: int) -> bool:
-    """Whether a row of NaN is one; most models of scikit-learn raise, and would fail a batch."""
+def _takes(call: Callable[[Any], Any], columns: int, value: float) -> bool:
+    """Whether a row of NaN, or of Infinity, is one; most of scikit-learn raise at either."""
     with contextlib.suppress(Exception):
-        call(np.full((1, columns), np.nan))
+        call(np.full((1, columns), value))
         return True
     return False
 

@@ -13,6 +13,7 @@ import pytest
 import skops.io
 import xgboost
 from sklearn.compose import ColumnTransformer
+from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.multioutput import MultiOutputClassifier
@@ -23,6 +24,7 @@ from batchedapi_core.model_format import ModelFormat
 from batchedapi_serving import ItemError, Tensor
 from batchedapi_serving.errors import LoadError
 from batchedapi_serving.formats import ModelFile, class_of
+from batchedapi_serving.model.batch import BatchRunner
 from batchedapi_serving.model.loading import declared_methods, method_spec
 from batchedapi_serving.predictor import MethodSpec
 
@@ -86,6 +88,31 @@ def test_a_transformer_has_transform_alone(tmp_path: Path) -> None:
 
     assert ["transform"] == list(specs)
     assert specs["transform"].inputs["input"].allow_non_finite
+
+
+def test_an_infinite_value_is_a_client_s_error_where_nan_alone_is_taken(tmp_path: Path) -> None:
+    """Most of scikit-learn that takes NaN raises at it, which would be the class's error."""
+    scaler, specs = pickled(tmp_path, StandardScaler().fit(X))
+    runner = BatchRunner(scaler, list(specs.values()))
+    rows = np.array([[np.nan, 1.0], [np.inf, 1.0]])
+
+    meta, (body,) = runner.run({"method": "transform", "rows": 1}, rows[1:].tobytes())
+    both = runner.run({"method": "transform", "rows": 2}, rows.tobytes())[0]
+    other = runner.run({"method": "transform", "rows": 1}, rows[:1].tobytes())[0]
+
+    assert 422 == meta["items"][0][0]
+    assert b"input: expected numbers or NaN, got Infinity" in bytes(body)
+    assert (422, "raised ItemError", "tensors") == (both["status"], both["error"], other["kind"])
+
+
+def test_an_infinite_value_is_taken_where_the_model_takes_it(tmp_path: Path) -> None:
+    """It splits at a value, on one side of which it is."""
+    trained = HistGradientBoostingClassifier(max_iter=2).fit(X, KINDS)
+
+    model, _ = pickled(tmp_path, trained)
+
+    rows = np.array([[np.nan, np.inf], [-np.inf, 1.0]])
+    assert trained.predict(rows).tolist() == model.predict(rows).tolist()
 
 
 def test_a_sparse_answer_is_an_array(tmp_path: Path) -> None:
