@@ -270,6 +270,8 @@ class PodView:
     """Seconds from its creation to its first readiness; None until then, or where not known."""
     created: datetime | None = None
     """None where not known."""
+    started: bool = False
+    """Its container has passed its startup probe, and runs since."""
     was_ready: bool = False
     """It is, or was before, so it is not on its way."""
     ending: bool = False
@@ -339,6 +341,7 @@ class PodView:
             ending=deleted and not over,
             role=labels.get(contract.LABEL_ROLE, ""),
             due=_moment(metadata.get("deletionTimestamp")),
+            started=bool(container.get("started")),
             taken=bool(status.get("startTime") or status.get("containerStatuses")),
             over="terminated" in state or waiting.get("reason") == BACK_OFF,
         )

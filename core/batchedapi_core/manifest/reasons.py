@@ -69,8 +69,8 @@ PROGRESSING: Final = {
     "RolloutComplete": ConditionReason("only replicas of what the manifest says are left"),
     "ProgressDeadlineExceeded": ConditionReason(
         "the rollout has not moved for longer than a start may take",
-        "see Scheduled, ModelLoaded and `kubectl describe pod` for what holds it, or go back to the"
-        " manifest before",
+        "see Scheduled, ModelLoaded, Compared and `kubectl describe pod` for what holds it, or go"
+        " back to the manifest before",
         lasting=True,
     ),
     "RolloutPaused": ConditionReason(

@@ -540,9 +540,10 @@ def load_failure(pod: PodView) -> _Seen | None:
         return waits, f"pod {pod.name}: {': '.join(filter(None, (word, pod.waiting_message)))}"
     if pod.exit_reason == "OOMKilled":
         return "OutOfMemory", f"pod {pod.name}: used more than spec.compute.mem"
-    if pod.exit_code == 0 and not pod.over:
-        return _failed(pod, pod.beside)
     reason, message = _said(pod)
+    loaded = pod.started and reason  # a start that failed was an earlier one
+    if loaded or (pod.exit_code == 0 and not pod.over):
+        return _failed(pod, pod.beside)
     return reason if reason in _START_REASONS else "CrashLooping", f"pod {pod.name}: {message}"
 
 
@@ -562,7 +563,8 @@ def _worse(pod: PodView) -> _Seen | None:
     None: it is not.
     """
     reason, message = _said(pod)
-    return (reason, f"pod {pod.name}: {message}") if reason in _HOLDING and not pod.ready else None
+    held = reason in _HOLDING and not (pod.ready or pod.started)
+    return (reason, f"pod {pod.name}: {message}") if held else None
 
 
 def compared(pods: Sequence[PodView], revision: str) -> NewCondition:
@@ -610,8 +612,8 @@ def for_tools(found: Sequence[NewCondition]) -> NewCondition | None:
     """
     by_type = {one.type: one for one in found}
     answers = by_type[ConditionType.READY].status == "True"
-    excusable = (ConditionType.MODEL_LOADED, ConditionType.COMPARED)
-    kinds = (ConditionType.SPEC_VALID, ConditionType.PROGRESSING, *excusable)
+    excusable = (ConditionType.COMPARED, ConditionType.MODEL_LOADED)
+    kinds = (ConditionType.SPEC_VALID, excusable[0], ConditionType.PROGRESSING, excusable[1])
     for kind, one in ((kind, by_type[kind]) for kind in kinds if kind in by_type):
         excused = kind in excusable and answers
         if one.status == "False" and REASONS[kind][one.reason].lasting and not excused:

@@ -1,6 +1,7 @@
 """What the operator makes of an API that compares revisions, and what it tells of one."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -18,6 +19,8 @@ from tests.unit.operator.worlds import (
 )
 
 from batchedapi_core import contract
+from batchedapi_core.manifest.reasons import REASONS
+from batchedapi_core.manifest.status import ConditionType
 from batchedapi_operator.cluster import (
     BATCHED_APIS,
     NETWORK_POLICIES,
@@ -167,9 +170,14 @@ def told(reason: str) -> JsonObject:
     return {"terminated": {"exitCode": 1, "message": message, "reason": "Error"}}
 
 
-def status_of(*pods: JsonObject, ready: int = 2) -> JsonObject:
+MOVING = {"status": "True", "reason": "ReplicaSetUpdated"}
+
+
+def status_of(
+    *pods: JsonObject, ready: int = 2, progressing: Mapping[str, str] = MOVING
+) -> JsonObject:
     """The status while a rollout is under way."""
-    moving = {"type": "Progressing", "status": "True", "reason": "ReplicaSetUpdated"}
+    moving = {"type": "Progressing", **progressing}
     body = deployment_body(revision=NEW, ready=ready, conditions=[moving])
     body["status"] |= {"replicas": 3, "updatedReplicas": 1}
     observed = Observed(
@@ -212,6 +220,32 @@ def test_a_revision_that_answers_was_compared_and_one_that_loads_was_not_yet() -
 
     assert ("Unknown", "Comparing") == loading["Compared"]
     assert ("True", "Compared") == answering["Compared"]
+
+
+def test_a_pod_that_passed_is_not_worse_while_it_is_unready() -> None:
+    """Its last end may be weeks old; once its container starts again it is compared again."""
+    for reason, kind in (("Slower", "Compared"), ("ImportFailed", "ModelLoaded")):
+        states = {"state": {"running": {}}, "last_state": told(reason)}
+        pod = pod_body("iris-new", revision=NEW, ready=False, **states)
+        (container,) = pod["status"]["containerStatuses"]
+
+        assert ("False", reason) == conditions(status_of(pod, ready=0))[kind]
+        container["started"] = True
+        found = conditions(status_of(pod, ready=0))
+        assert "False" not in {found["Compared"][0], found["ModelLoaded"][0]}
+
+
+def test_a_revision_that_is_held_is_the_reason_why_a_rollout_does_not_move() -> None:
+    """Not that it did not move, which is told as well once its time is over."""
+    held = pod_body("iris-new", revision=NEW, ready=False, state=told("Slower"))
+    stuck = {"status": "False", "reason": "ProgressDeadlineExceeded"}
+
+    found = conditions(status_of(pod_body("iris-old", revision="old"), held, progressing=stuck))
+
+    assert (("False", "ProgressDeadlineExceeded"), ("True", "Slower")) == (
+        found["Progressing"], found["Stalled"],
+    )  # fmt: skip
+    assert "Compared" in REASONS[ConditionType.PROGRESSING]["ProgressDeadlineExceeded"].remedy
 
 
 def test_one_pod_that_is_held_beside_others_that_answer_is_no_reason_to_give_up() -> None:
