@@ -33,7 +33,7 @@ ASK_SECONDS: Final = 1.5
 ASK_ALL_SECONDS: Final = 3.0
 """After which no further pod is asked."""
 TRY_SECONDS: Final = 2.0
-"""For the runs of all methods; each batch that fits in is run twice before any is run again."""
+"""For the runs of all methods that have batches, of which each that fits in is run twice first."""
 MOST_RUNS: Final = 4
 """Runs of a batch."""
 MOST_SERVED: Final = 16
@@ -72,14 +72,19 @@ def compare(
         return served
     before = {one["name"]: MethodSpec.from_json(one) for one in head["methods"]}
     allowed = Allowed(settings.slower, settings.differ)
-    for method in methods:
-        kept = [one for one in batches if one.meta["batch"]["method"] == method.name]
-        seconds = TRY_SECONDS / len(methods)
+    of_methods = [
+        [one for one in batches if one.meta["batch"]["method"] == method.name] for method in methods
+    ]
+    seconds = TRY_SECONDS / max(1, sum(map(bool, of_methods)))
+    for method, kept in zip(methods, of_methods, strict=True):
         if kept:
             found = compared(method, before[method.name], kept, run, allowed, seconds, clock)
             if found.reason is not ComparisonReason.COMPARED:
                 raise LoadError(found.reason, found.sentence)
             log.info("compared", extra={"before": head["revision"], "text": found.sentence})
+        elif method.name in head["too_large"]:
+            text = f"{method.name}: its batches are too large to keep"
+            log.info("not compared", extra={"reason": text})
     return served
 
 
@@ -215,7 +220,7 @@ def recent_of_peer(
             continue
         if settings.revision in before:
             raise NotComparedError(f"this revision served before {revision}")
-        if batches:
+        if batches or head.meta["too_large"]:
             return head.meta, batches
         why = f"{host} has answered no batch yet"
     raise NotComparedError(why)

@@ -65,17 +65,31 @@ class RecentBatches:
         }
         self._frames: dict[str, deque[bytes]] = {method.name: deque() for method in kept}
         self._most = MOST_BYTES // max(1, len(kept))
+        self._too_large: set[str] = set()
         self._due = dict.fromkeys(self._frames, 0.0)
         self._clock = clock
         self._lock = threading.Lock()
 
-    def is_due(self, method: str) -> bool:
-        """Whether this batch of it is to be kept; then the next is not for a while."""
+    def is_due(self, method: str, length: int) -> bool:
+        """Whether this batch of it is to be kept; then the next is not for a while.
+
+        Args:
+            method: Its name.
+            length: Bytes of the rows.
+        """
         due, now = self._due.get(method), self._clock()
         if due is None or now < due:
             return False
         self._due[method] = now + PAUSE
-        return True
+        return self._fits(method, length)
+
+    def _fits(self, method: str, length: int) -> bool:
+        """Whether others stay beside so many bytes; askers are told if not."""
+        if 2 * length < self._most:
+            return True
+        with self._lock:
+            self._too_large.add(method)
+        return False
 
     def keep(
         self,
@@ -89,11 +103,11 @@ class RecentBatches:
         batch = {name: value for name, value in meta.items() if name not in _OF_THE_WAY}
         batch.setdefault("size", meta["rows"])
         head = {"batch": batch, "rows": len(rows), "answer": answer, "seconds": seconds}
-        frame, frames = encode_frame(head, (rows, *answers)), self._frames[meta["method"]]
-        pause = max(PAUSE, len(frame) / BYTES_A_SECOND)
-        self._due[meta["method"]] = self._clock() + pause
-        if 2 * len(frame) > self._most:
+        method, length = meta["method"], len(rows) + sum(map(len, answers))
+        self._due[method] = self._clock() + max(PAUSE, length / BYTES_A_SECOND)
+        if not self._fits(method, length):
             return
+        frame, frames = encode_frame(head, (rows, *answers), length), self._frames[method]
         with self._lock:
             frames.append(frame)
             while len(frames) > MOST_BATCHES or sum(map(len, frames)) > self._most:
@@ -103,7 +117,8 @@ class RecentBatches:
         """All of it, behind a frame about the methods."""
         with self._lock:
             kept = [frame for frames in self._frames.values() for frame in frames]
-        return [encode_frame(self._head), *kept]
+            head = {**self._head, "too_large": list(self._too_large)}
+        return [encode_frame(head), *kept]
 
     def serve(self, path: Path) -> None:
         """Hand it out to whoever connects, in a thread of its own, for as long as the process.
@@ -147,7 +162,7 @@ class RecordedRunner:
 
     def run(self, meta: Meta, payload: Payload) -> tuple[Meta, Sequence[Payload]]:
         """See FrameRunner. The rows are copied first: the method may write into its arrays."""
-        if not self._recent.is_due(meta["method"]):
+        if not self._recent.is_due(meta["method"], len(payload)):
             return self._runner.run(meta, payload)
         rows, began = bytes(payload), self._clock()
         answer, buffers = self._runner.run(meta, payload)
@@ -156,7 +171,7 @@ class RecordedRunner:
 
     async def run_async(self, meta: Meta, payload: Payload) -> tuple[Meta, Sequence[Payload]]:
         """See FrameRunner."""
-        if not self._recent.is_due(meta["method"]):
+        if not self._recent.is_due(meta["method"], len(payload)):
             return await self._runner.run_async(meta, payload)
         rows, began = bytes(payload), self._clock()
         answer, buffers = await self._runner.run_async(meta, payload)

@@ -11,8 +11,10 @@ import pytest
 from batchedapi_core.comparison import Allowed, Comparison, ComparisonReason
 from batchedapi_serving.errors import LoadError
 from batchedapi_serving.ipc import Frame
-from batchedapi_serving.model.compared import MOST_RUNS, compared, failed_rows
+from batchedapi_serving.model import compared as module
+from batchedapi_serving.model.compared import MOST_RUNS, compare, compared, failed_rows
 from batchedapi_serving.predictor import MethodSpec, SizeOf, Tensor
+from batchedapi_serving.settings import CompareSettings
 from protocols import single
 
 BEFORE = dataclasses.replace(single(Tensor("FP32", [1])), max_batch_size=8)
@@ -179,6 +181,26 @@ def test_nothing_of_a_row_or_an_answer_is_told() -> None:
 
     assert ComparisonReason.ANSWERS_DIFFER == found.reason
     assert not any(secret in json.dumps(found.sentence) for secret in ("4321", "1234"))
+
+
+def test_only_methods_with_batches_share_the_time(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Others need none of it; of one whose batches are too large it is said."""
+    others = [MethodSpec(name, batched=name == "large") for name in ("large", "call", "rare")]
+    methods = [BEFORE, *others]
+    told = [one.to_json() for one in methods]
+    head = {"revision": "old", "methods": told, "too_large": ["large"]}
+    monkeypatch.setattr(module, "recent_of_peer", lambda *_: (head, FOUR))
+    model = Model(seconds=0.45)
+    settings = CompareSettings("peers", 1, "token", "new", slower=100.0, differ=0.0)
+    caplog.set_level("INFO")
+
+    compare(settings, methods, model.run, lambda: model.now)
+
+    assert 5 == model.runs  # in 2 s
+    said = [getattr(one, "reason", "") for one in caplog.records]
+    assert ["", "large: its batches are too large to keep"] == said
 
 
 def test_items_fail_by_their_status() -> None:

@@ -29,6 +29,13 @@ class Clock:
         return self.now
 
 
+class Uncopied:
+    """Has the length of rows that are too large to keep, and nothing to copy."""
+
+    def __len__(self) -> int:
+        return MOST_BYTES // 2 + 1
+
+
 class Answering:
     """Answers each batch with its rows, after it has overwritten them as a method may."""
 
@@ -37,7 +44,7 @@ class Answering:
 
     def run(self, meta: dict[str, Any], payload: Any) -> tuple[dict[str, Any], list[bytes]]:
         """See FrameRunner."""
-        given = bytes(payload)
+        given = b"" if isinstance(payload, Uncopied) else bytes(payload)
         if isinstance(payload, memoryview):
             payload[:] = bytes(len(payload))
         return {**self._answer, "rows": meta["rows"]}, [given.upper()]
@@ -120,6 +127,22 @@ def test_a_ring_has_bounds(length: int, batches: int, left: int) -> None:
     assert sum(len(frame.payload) for frame in frames) <= MOST_BYTES
     last = range(batches - left + 1, batches + 1)
     assert [*last] == [frame.meta["batch"]["rows"] for frame in frames]
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_a_batch_too_large_to_keep_is_not_copied_and_is_told(*, answered: bool) -> None:
+    """Neither its rows nor its answers: else each would be, a few times a second, for nothing."""
+    clock = Clock()
+    recent = RecentBatches(METHODS, "one", clock=clock)
+    large: Any = Uncopied()
+
+    if answered:
+        recent.keep(batch(), b"rows", {}, (large,), 0.1)
+    else:
+        RecordedRunner(Answering(), recent, clock).run(batch(), large)
+
+    (head,) = FrameReader().feed(b"".join(recent.to_frames()))
+    assert (["predict"], False) == (head.meta["too_large"], recent.is_due("predict", 4))
 
 
 def test_requests_and_answers_that_nobody_got_are_not_kept() -> None:
