@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("operator")]
 
 SPEC: Final[Body] = {
     "predictor": {"path": "model:Iris", "env": [{"name": "A", "value": "1"}]},
-    "networking": {"grpc": True},
+    "networking": {"grpc": True, "allowFrom": [{"podSelector": {}}]},
 }
 SHARE: Final = 7
 """Every seventh field of a pod's template is tried."""
@@ -40,13 +40,17 @@ async def settled(world: World, name: str) -> dict[str, Body]:
     """The children, once nobody writes them any more."""
     await world.until_condition(name, "SpecValid", "Accepted")
     before: dict[str, str] = {}
-    while True:
-        children = await world.children(name)
-        now = {key: body["metadata"]["resourceVersion"] for key, body in children.items()}
-        if len(now) >= len(KINDS) and now == before:
-            return children
-        before = now
+    children: dict[str, Body] = {}
+
+    async def unwritten() -> bool:
+        nonlocal before, children
         await asyncio.sleep(0.5)
+        last, children = before, await world.children(name)
+        before = {key: body["metadata"]["resourceVersion"] for key, body in children.items()}
+        return len(before) >= len(KINDS) and before == last
+
+    await until(unwritten, f"{len(KINDS)} children of {name} that nobody writes")
+    return children
 
 
 def sampled(body: Body) -> list[drift.Edit]:

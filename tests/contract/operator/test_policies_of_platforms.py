@@ -27,6 +27,7 @@ MET: Final[dict[str, Any]] = {
     "predictor": {"path": "model:Iris", "image": IMAGE},
     "pod": {**PLATFORM, "serviceAccountName": "model"},
     "childMetadata": PLATFORM,
+    "networking": {"allowFrom": [{"podSelector": {}}]},
 }
 WEB: Final = {
     "queue": {"redis": {"host": "127.0.0.1"}, "web": {"pod": {"serviceAccountName": "web"}}}
