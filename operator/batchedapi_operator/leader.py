@@ -52,7 +52,8 @@ FRESH_SECONDS: Final = 12.0
 QUIET_SECONDS: Final = 15.0
 """For which a claim to a namespace stands before anybody acts on it: longer than `FRESH_SECONDS`,
 so that an operator of all namespaces has objected by then."""
-_NOT_THERE: Final = (403, 404)
+_NO_CLAIM: Final = (403, 404, 422)
+"""No right yet, no namespace yet, and a policy of the namespace that refuses the ConfigMap."""
 _CLAIM_OF_SYSTEM: Final = ObjectKey(SYSTEM_NAMESPACE, contract.CLAIM)
 
 
@@ -154,11 +155,11 @@ class Claims:
         return ""
 
     async def _held(self, claim: ResourceLock) -> bool | None:
-        """Whether it is ours; None where there cannot be one, and nobody acts."""
+        """Whether it is ours; None where nobody can have one."""
         try:
             return await claim.hold()
         except ApplyError as error:
-            if error.status in _NOT_THERE:  # the namespace may be made yet, or the right granted
+            if error.status in _NO_CLAIM:
                 return None
             raise
 
