@@ -321,8 +321,9 @@ class PodView:
         container, conditions = _serving(status), _conditions(status)
         state = section(container, "state")
         waiting = section(state, "waiting")
-        ended = state.get("terminated") or section(container, "lastState").get("terminated")
-        ended = ended or {}
+        ended = section(state, "terminated") or section(
+            section(container, "lastState"), "terminated"
+        )
         pod = cls(
             name=metadata["name"],
             uid=metadata["uid"],

@@ -22,6 +22,7 @@ from batchedapi_core.scaling.recommendation import (
     recommend,
 )
 from batchedapi_operator.autoscaling.metrics_page import MetricsPage
+from batchedapi_operator.cluster import listed
 from batchedapi_operator.events import Note
 from batchedapi_operator.reconcile.conditions import NewCondition, told
 
@@ -145,6 +146,6 @@ def standing_in(status: Mapping[str, Any]) -> frozenset[AdviceReason]:
     known = {reason.value for reason in AdviceReason}
     return frozenset(
         AdviceReason(one["reason"])
-        for one in status.get("conditions") or ()
+        for one in listed(status, "conditions")
         if one["type"] == ConditionType.SPEC_ADVICE and one["reason"] in known
     )

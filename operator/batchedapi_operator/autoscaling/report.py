@@ -25,7 +25,7 @@ from batchedapi_core.scaling.record import explain, record
 from batchedapi_operator.autoscaling.advice import spec_advice
 from batchedapi_operator.autoscaling.metrics_page import MetricsPage
 from batchedapi_operator.autoscaling.web import WebLook
-from batchedapi_operator.cluster import JsonObject, rfc3339
+from batchedapi_operator.cluster import JsonObject, listed, rfc3339, section
 from batchedapi_operator.reconcile.conditions import NewCondition, dated, states, told
 
 # Whether a report says something that the status does not: what a write is worth. Pure.
@@ -60,10 +60,10 @@ def news(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
         states_differ(before, after)
         or _has_learned(before) != _has_learned(after)
         or bool(before.get("recommendation")) != bool(after.get("recommendation"))
-        or _figures_differ(before.get("batching") or {}, after.get("batching") or {})
-        or _figures_differ(before.get("effective") or {}, after.get("effective") or {})
-        or _figures_differ(before.get("queue") or {}, after.get("queue") or {})
-        or _web_reason_differs(before.get("queue") or {}, after.get("queue") or {})
+        or _figures_differ(section(before, "batching"), section(after, "batching"))
+        or _figures_differ(section(before, "effective"), section(after, "effective"))
+        or _figures_differ(section(before, "queue"), section(after, "queue"))
+        or _web_reason_differs(section(before, "queue"), section(after, "queue"))
     )
 
 
@@ -86,7 +86,7 @@ def is_old(before: Mapping[str, Any], uid: str, now: datetime) -> bool:
 
     Before `OLDEST` by as much as the write may have to wait, and spread over the APIs.
     """
-    time = ((before.get("autoscaling") or {}).get("lastDecision") or {}).get("time")
+    time = section(section(before, "autoscaling"), "lastDecision").get("time")
     try:
         age = (now - datetime.fromisoformat(str(time))).total_seconds()
     except (ValueError, TypeError):  # none yet, no date, or one without a zone
@@ -97,17 +97,17 @@ def is_old(before: Mapping[str, Any], uid: str, now: datetime) -> bool:
 
 def _has_learned(status: Mapping[str, Any]) -> bool:
     """The CRD's defaults alone, of an API that was never looked at, are nothing learned."""
-    return bool((status.get("autoscaling") or {}).get("learned"))
+    return bool(section(status, "autoscaling").get("learned"))
 
 
 def _decided(status: Mapping[str, Any]) -> tuple[object, ...]:
-    last = (status.get("autoscaling") or {}).get("lastDecision") or {}
+    last = section(section(status, "autoscaling"), "lastDecision")
     return last.get("desired"), last.get("reason")
 
 
 def _figures_differ(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
     numeric = (before.keys() | after.keys()) - {*_WORDS, "releaseReasons"}
-    old, new = before.get("releaseReasons") or {}, after.get("releaseReasons") or {}
+    old, new = section(before, "releaseReasons"), section(after, "releaseReasons")
     points = 100 * FIGURE_CHANGE  # five of a hundred batches
     return (
         (before.get("bottleneck") or "") != (after.get("bottleneck") or "")  # as _differ
@@ -210,7 +210,7 @@ def build_report(
             what the status says stands.
     """
     decided = look.decided
-    scaled = last_scale or (before.get("autoscaling") or {}).get("lastScaleTime")
+    scaled = last_scale or section(before, "autoscaling").get("lastScaleTime")
     found = (
         _metrics_available(decided),
         _active(decided, look.unwritten),
@@ -223,7 +223,7 @@ def build_report(
     said = before.get("recommendation") if look.tuned else None
     return {
         **({"effective": effective} if effective else {}),
-        "batching": _batching(look, before.get("batching") or {}),
+        "batching": _batching(look, section(before, "batching")),
         **({"queue": _queue(decided.front)} if decided.front is not None else {}),
         **({"recommendation": said} if said else {}),
         "autoscaling": {
@@ -232,7 +232,7 @@ def build_report(
             **({"lastScaleTime": scaled} if scaled else {}),
             "learned": dict(look.learned),
         },
-        "conditions": dated(found, before.get("conditions") or (), generation, now),
+        "conditions": dated(found, listed(before, "conditions"), generation, now),
     }
 
 
@@ -263,7 +263,7 @@ def recommendation(
         before: The API's status as it is.
         now: With a zone.
     """
-    told = before.get("recommendation") or {}
+    told = section(before, "recommendation")
     said = recommended(before)
     if said is None or found.batching is None:
         same = said is found.batching and told.get("effect") == found.effect
@@ -285,7 +285,7 @@ def recommendation(
 
 def recommended(status: Mapping[str, Any]) -> Batching | None:
     """The batching that a status recommends, which anybody may have edited; None: none."""
-    told = status.get("recommendation") or {}
+    told = section(status, "recommendation")
     try:
         return Batching(int(told["maxBatchSize"]), parse_duration(told["batchInterval"]))
     except (KeyError, TypeError, ValueError):
@@ -325,18 +325,18 @@ def inactive_report(
     why = ("Paused", PAUSED) if api.spec.paused else why
     idle = told(ConditionType.AUTOSCALING_ACTIVE, "False", *why)
     found = (idle, spec_advice(advice))
-    known = {**(before.get("autoscaling") or {}), **seen}
+    known = {**section(before, "autoscaling"), **seen}
     lasting = {name: known[name] for name in _LASTING if known.get(name)}
     return {
         **({"queue": _queue(front)} if front is not None else {}),
         **({"autoscaling": lasting} if lasting else {}),
-        "conditions": dated(found, before.get("conditions") or (), generation, now),
+        "conditions": dated(found, listed(before, "conditions"), generation, now),
     }
 
 
 def is_inactive(status: Mapping[str, Any]) -> bool:
     """Whether the last report was one of `inactive_report`: it alone names no policy."""
-    return not (status.get("autoscaling") or {}).get("policy")
+    return not section(status, "autoscaling").get("policy")
 
 
 def _batching(look: Look, before: Mapping[str, Any]) -> JsonObject:
@@ -469,6 +469,6 @@ def _as_told(kind: ConditionType, before: Mapping[str, Any]) -> Iterable[NewCond
     """The condition of an earlier operator; it stands until enough was seen for a new one."""
     return tuple(
         NewCondition(kind, one["status"], one["reason"], one.get("message", ""))
-        for one in before.get("conditions") or ()
+        for one in listed(before, "conditions")
         if one["type"] == kind
     )

@@ -18,7 +18,7 @@ from batchedapi_core.scaling.state import ScalingState
 from batchedapi_operator.autoscaling.advice import standing_in
 from batchedapi_operator.autoscaling.bottleneck import Tally
 from batchedapi_operator.autoscaling.report import decision_json, is_inactive
-from batchedapi_operator.cluster import JsonObject, ObjectKey, rfc3339
+from batchedapi_operator.cluster import JsonObject, ObjectKey, listed, rfc3339, section
 from batchedapi_operator.events import Note
 from batchedapi_operator.reconcile.plan import parsed
 from batchedapi_operator.store import ApiView
@@ -63,11 +63,11 @@ class Watched:
     @classmethod
     def restored(cls, uid: str, status: Mapping[str, Any]) -> "Watched":
         """From an earlier operator's status; core checks it, since anybody may edit it."""
-        saved = (status.get("autoscaling") or {}).get("learned")
-        last = (status.get("autoscaling") or {}).get("lastDecision") or {}
+        saved = section(status, "autoscaling").get("learned")
+        last = section(section(status, "autoscaling"), "lastDecision")
         missing = last.get("reason") == Cause.NO_METRICS and any(
             one["type"] == ConditionType.AUTOSCALING_ACTIVE and one["reason"] == "MetricsMissing"
-            for one in status.get("conditions") or ()
+            for one in listed(status, "conditions")
         )
         state = ScalingState.restored(saved)
         if is_inactive(status):

@@ -82,7 +82,7 @@ def recommendation(status: Mapping[str, Any]) -> str:
 
 def padding(status: Mapping[str, Any]) -> str:
     """The share of padding in batches; empty where rows have no lengths."""
-    percent = (status.get("batching") or {}).get("paddingPercent")
+    percent = section(status, "batching").get("paddingPercent")
     return "" if percent is None else f"padding: {percent} % of what batches compute"
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 from batchedapi_core import contract
 from batchedapi_core.manifest import REASONS, ConditionType
 from batchedapi_core.redaction import for_people, without_secrets
-from batchedapi_operator.cluster import JsonObject
+from batchedapi_operator.cluster import JsonObject, listed
 from batchedapi_operator.errors import (
     ApplyError,
     InvalidSpecError,
@@ -178,7 +178,7 @@ def states(
     """Status and reason of those conditions: what it means that one has changed."""
     return {
         one["type"]: (one["status"], one["reason"])
-        for one in status.get("conditions") or ()
+        for one in listed(status, "conditions")
         if one["type"] in kinds
     }
 

@@ -15,6 +15,7 @@ from batchedapi_operator.cluster import (
     JsonObject,
     ObjectKey,
     Resource,
+    section,
 )
 from batchedapi_operator.errors import InvalidSpecError
 from batchedapi_operator.kube import Kube
@@ -71,7 +72,7 @@ async def observe(
         sets, _ = await cluster.list_metadata(REPLICA_SETS, key.namespace, selector)
         in_use = frozenset(ChildView.of(body).revision for body in (*sets, *pods))
     return Observed(
-        status=document.get("status") or {},
+        status=section(document, "status"),
         deployment=DeploymentView.of(deployment) if deployment else None,
         service=ChildView.of(service) if service else None,
         peers=await _peers(cluster, api, key),
@@ -93,7 +94,7 @@ async def _web(
     cluster: Kube, document: JsonObject, kinds: Sequence[Resource], pods: Sequence[PodView]
 ) -> WebView:
     """The web pods and what is about them; of an API that never had a queue nothing is asked."""
-    spec, status = document.get("spec") or {}, document.get("status") or {}
+    spec, status = section(document, "spec"), section(document, "status")
     batching = spec.get("serverSideBatching")
     wanted = isinstance(batching, dict) and batching.get("queue") is not None
     if not (wanted or status.get("web") or any(one.role for one in pods)):

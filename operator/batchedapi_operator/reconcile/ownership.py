@@ -16,6 +16,7 @@ from batchedapi_operator.cluster import (
     SERVICES,
     ObjectKey,
     Resource,
+    listed,
 )
 from batchedapi_operator.errors import NotOwnedError
 from batchedapi_operator.reconcile.conditions import DELETING, WAITING, NewCondition
@@ -79,7 +80,7 @@ def leaving(key: ObjectKey, uid: str, observed: Observed) -> tuple[NewCondition,
 
 def deletion(metadata: Mapping[str, Any]) -> NewCondition | None:
     """The condition of an API that a finalizer holds in deletion; None: it is not, or by us."""
-    holders = _others(metadata.get("finalizers") or ())
+    holders = _others(listed(metadata, "finalizers"))
     if "deletionTimestamp" not in metadata or not holders:
         return None
     since = metadata["deletionTimestamp"]

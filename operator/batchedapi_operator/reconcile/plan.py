@@ -28,6 +28,8 @@ from batchedapi_operator.cluster import (
     JsonObject,
     ObjectKey,
     Resource,
+    listed,
+    section,
 )
 from batchedapi_operator.errors import InvalidSpecError, NotOwnedError
 from batchedapi_operator.events import Note, notes_of
@@ -275,7 +277,7 @@ def running(api: BatchedAPI, observed: Observed) -> Running | None:
     setting or label in the Deployment is the work of others, to be put right under the same name.
     """
     deployment, status = observed.deployment, observed.status
-    named = (status.get("revision") or {}).get("current")
+    named = section(status, "revision").get("current")
     setting = None if deployment is None else deployment.setting
     defaults = None if setting is None else setting.defaults
     digest = named and named.removeprefix(f"{api.metadata.name}-")
@@ -284,7 +286,7 @@ def running(api: BatchedAPI, observed: Observed) -> Running | None:
         return written
     accepted = status.get("observedGeneration") == api.metadata.generation and any(
         one["type"] == ConditionType.SPEC_VALID and one["status"] == "True"
-        for one in status.get("conditions") or ()
+        for one in listed(status, "conditions")
     )
     if written is not None and accepted:
         return written
@@ -295,7 +297,7 @@ def image_for(api: BatchedAPI, revision: Revision, status: JsonObject, default_i
     """The manifest's image, else the one this revision was pinned to, else the operator's."""
     if api.spec.predictor.image is not None:
         return api.spec.predictor.image
-    pinned = status.get("revision") or {}
+    pinned = section(status, "revision")
     if pinned.get("current") == revision.name and pinned.get("image"):
         return str(pinned["image"])
     return default_image
@@ -394,7 +396,7 @@ def first_web_count(web: WebSpec, observed: Observed) -> int | None:
     there = observed.web.deployment
     if there is not None and there.replicas_owned and there.replicas > 0:
         return None
-    had = int((observed.status.get("web") or {}).get("desiredReplicas", 0))
+    had = int(section(observed.status, "web").get("desiredReplicas", 0))
     return min(max(had, web.min_replicas), web.max_replicas)
 
 

@@ -13,6 +13,7 @@ from batchedapi_operator.cluster import (
     JsonObject,
     ObjectKey,
     rfc3339,
+    section,
     utc_now,
 )
 from batchedapi_operator.errors import (
@@ -100,7 +101,7 @@ class Reconciler:
         except NamespaceGoingError:
             raise
         except ApplyError as error:
-            before, now = document.get("status") or {}, rfc3339(self._wall())
+            before, now = section(document, "status"), rfc3339(self._wall())
             generation = document["metadata"].get("generation", 0)
             status = hindered_status(before, hindrance_of(error), generation, now)
             self._tell(key, document, before, Plan((), None, (), (), status, (), None))

@@ -9,7 +9,7 @@ from typing import Final
 from batchedapi_core import contract
 from batchedapi_core.manifest import BatchedAPI, ConditionType, Phase, ScalingMode
 from batchedapi_core.redaction import for_people
-from batchedapi_operator.cluster import JsonObject
+from batchedapi_operator.cluster import JsonObject, listed, section
 from batchedapi_operator.errors import InvalidSpecError
 from batchedapi_operator.outbox import News
 from batchedapi_operator.reconcile import conditions
@@ -92,7 +92,7 @@ def build_status(subject: StatusSubject, observed: Observed, now: str) -> JsonOb
         **lasting,
         "conditions": conditions.dated(
             found if for_tools is None else (*found, for_tools),
-            before.get("conditions") or (),
+            listed(before, "conditions"),
             subject.generation,
             now,
         ),
@@ -159,7 +159,7 @@ def _web(subject: StatusSubject, observed: Observed) -> JsonObject:
     """The field `web`, where there are web pods or are to be some."""
     if not (subject.queued or observed.web.may_fill):
         return {}
-    return {"web": _replica_counts(observed.web.deployment, observed.status.get("web") or {})}
+    return {"web": _replica_counts(observed.web.deployment, section(observed.status, "web"))}
 
 
 def _desired(deployment: DeploymentView | None, before: JsonObject) -> int:
@@ -195,7 +195,7 @@ def hindered_status(
     Of an API of which nothing was told yet, at least that it is not ready, and why.
     """
     kept: JsonObject = {name: before[name] for name in OUR_FIELDS if name in before}
-    known = before.get("conditions") or ()
+    known = listed(before, "conditions")
     told = [one for one in known if one["type"] in {kind.value for kind in OUR_CONDITIONS}]
     new = [hindrance]
     if not told:
@@ -223,7 +223,7 @@ def _is_current(subject: StatusSubject, observed: Observed) -> bool:
         return any(
             (one["type"], one["status"]) == (ConditionType.READY, "True")
             and one.get("observedGeneration") == subject.generation
-            for one in observed.status.get("conditions") or ()
+            for one in listed(observed.status, "conditions")
         )
     if deployment.revision != subject.revision.digest:
         return not deployment.revision  # without the label nothing tells that it is another
@@ -273,7 +273,7 @@ def same(before: JsonObject, after: JsonObject) -> bool:
         return False
     if not before.get("message") and after["message"]:  # the CRD's default, or none at all
         return False
-    ours = _ours(before.get("conditions") or ())
+    ours = _ours(listed(before, "conditions"))
     return ours == _ours(after["conditions"])
 
 
@@ -293,7 +293,7 @@ def words_rest(metadata: JsonObject, before: JsonObject, after: JsonObject, now:
         return math.inf
     written = [
         datetime.fromisoformat(entry["time"])
-        for entry in metadata.get("managedFields") or ()
+        for entry in listed(metadata, "managedFields")
         if (entry.get("manager"), entry.get("subresource")) == (contract.FIELD_MANAGER, "status")
     ]
     passed = (now - max(written)).total_seconds() if written else WORDS_SECONDS
@@ -304,7 +304,7 @@ def _words(status: JsonObject) -> dict[str, str]:
     kinds = {kind.value for kind in OUR_CONDITIONS}
     said = {
         one["type"]: one.get("message", "")
-        for one in status.get("conditions") or ()
+        for one in listed(status, "conditions")
         if one["type"] in kinds
     }
     return {**said, "": status.get("message", "")}

@@ -12,7 +12,7 @@ import yaml
 
 from batchedapi_core import contract
 from batchedapi_core.manifest import BatchedAPI, Pod, serving_slice
-from batchedapi_operator.cluster import CONFIG_MAPS, JsonObject
+from batchedapi_operator.cluster import CONFIG_MAPS, JsonObject, listed, section
 from batchedapi_operator.errors import InvalidSpecError
 from batchedapi_operator.resources import head, labels, revision_name
 from batchedapi_operator.resources.setting import NO_DEFAULTS, Running, asked_parts, digest_of
@@ -134,6 +134,6 @@ def as_made(found: JsonObject, api_name: str, uid: str) -> bool:
     metadata = found["metadata"]
     wanted = {**labels(api_name), contract.LABEL_REVISION: digest_in(metadata["name"])}
     owner = {"kind": contract.KIND, "name": api_name, "uid": uid, "controller": True}
-    return wanted.items() <= (metadata.get("labels") or {}).items() and any(
-        owner.items() <= one.items() for one in metadata.get("ownerReferences") or ()
+    return wanted.items() <= section(metadata, "labels").items() and any(
+        owner.items() <= one.items() for one in listed(metadata, "ownerReferences")
     )

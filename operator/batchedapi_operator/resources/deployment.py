@@ -15,7 +15,7 @@ from batchedapi_core.manifest import (
     format_duration,
 )
 from batchedapi_core.manifest.pod import SHARED_MEMORY_DIRECTORY
-from batchedapi_operator.cluster import DEPLOYMENTS, SERVICES, JsonObject
+from batchedapi_operator.cluster import DEPLOYMENTS, SERVICES, JsonObject, listed
 from batchedapi_operator.resources import (
     LABEL_NAME,
     WORKER,
@@ -211,7 +211,7 @@ def owns_no_account(deployment: JsonObject) -> bool:
         return False
     owned = (
         entry.get("fieldsV1", {}).get("f:spec", {}).get("f:template", {}).get("f:spec", {})
-        for entry in deployment["metadata"].get("managedFields") or ()
+        for entry in listed(deployment["metadata"], "managedFields")
     )
     return not any(f"f:{name}" in fields for fields in owned for name in (_ACCOUNT, _OLD_ACCOUNT))
 

@@ -24,7 +24,7 @@ from batchedapi_core.manifest import (
     parse_quantity,
     pod_defaults,
 )
-from batchedapi_operator.cluster import JsonObject
+from batchedapi_operator.cluster import JsonObject, listed, section
 from batchedapi_operator.resources import REVISION_DIGITS
 
 NO_DEFAULTS: Final = Pod()
@@ -61,10 +61,10 @@ class Stored:
 
         Both have the record, so that one is left when somebody changes the other.
         """
-        managed = metadata.get("managedFields") or ()
+        managed = listed(metadata, "managedFields")
         applied = [one for one in managed if one.get("manager") == contract.FIELD_MANAGER]
-        owned = [_owned(one.get("fieldsV1") or {}, container["name"]) for one in applied]
-        told = ((one.get("annotations") or {}) for one in (metadata, of_pods))
+        owned = [_owned(section(one, "fieldsV1"), container["name"]) for one in applied]
+        told = (section(one, "annotations") for one in (metadata, of_pods))
         records = [_recorded(one.get(contract.ANNOTATION_POD, "")) for one in told]
         digest, defaults = next((one for one in records if one[0]), records[0])
         ours = frozenset().union(*owned) if owned else None
@@ -220,7 +220,7 @@ def parts_of(container: Mapping[str, Any]) -> dict[str, str]:
     The apiserver writes quantities its own way and leaves empty values out; nor does it keep the
     order of variables in every merge.
     """
-    resources = container.get("resources") or {}
+    resources = section(container, "resources")
     quantities = {
         f"{kind}/{name}": _plain(value)
         for kind in _KINDS
@@ -228,7 +228,7 @@ def parts_of(container: Mapping[str, Any]) -> dict[str, str]:
     }
     env = {
         f"env/{one['name']}": json.dumps([one.get("value", ""), one.get("valueFrom")])
-        for one in container.get("env") or ()
+        for one in listed(container, "env")
         if one["name"] != contract.ENV_COMPARE  # a replica serves as fast with it
     }
     return quantities | env
