@@ -57,7 +57,7 @@ LEAVES: Final = tuple(
 )
 """Fields without fields of their own."""
 
-_TEXTS: Final = ("a", "m:C", "A", "/a", "a/b", "1s", "1", "file:///x", "0" * 64, "https://a")
+_TEXTS: Final = ("a", "m:C", "A", "/a", "a/b", "1s", "1", "file:///x", "0" * 64, "https://a", "1%")
 """One of them is what a text with a pattern may be."""
 
 

@@ -12,7 +12,10 @@ from batchedapi_operator.cluster import BATCHED_APIS, DEPLOYMENTS, SERVICES, Res
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("operator")]
 
-SPEC: Final[Body] = {"predictor": {"path": "model:Iris"}}
+SPEC: Final[Body] = {
+    "predictor": {"path": "model:Iris"},
+    "networking": {"allowFrom": [{"podSelector": {}}]},
+}
 HOLDER: Final = "example.com/keep"
 
 

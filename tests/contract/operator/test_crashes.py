@@ -17,7 +17,11 @@ from batchedapi_operator.kube import Kube
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("installed_crd")]
 
-SPEC: Final[Body] = {"predictor": {"path": "model:Iris"}, "autoscaling": {"minReplicas": 2}}
+SPEC: Final[Body] = {
+    "predictor": {"path": "model:Iris"},
+    "autoscaling": {"minReplicas": 2},
+    "networking": {"allowFrom": [{"podSelector": {}}]},
+}
 NAME: Final = "crashed"
 SAMPLE: Final = ((0.3, "after"), (0.5, "lost"), (0.7, "before"), (0.8, "429"))
 """Which share of its calls the operator has made, and what happens then."""
