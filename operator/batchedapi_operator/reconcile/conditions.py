@@ -64,8 +64,9 @@ _PATHS: Final = (
     (r"\bprojected\.path\b", "projected.sources[].serviceAccountToken.path"),
     (rf"{_CONTAINER}|\bspec\.template\.(?:spec|metadata)\.(?:securityContext\.)?", "spec.pod."),
     (r"\bspec\.template\.(labels|annotations)", r"spec.pod.\1"),
+    (r"\bspec\.ingress\[0\]\.from\b", "spec.networking.allowFrom"),
 )
-"""Fields of a Deployment or a pod, and of a manifest; some lists begin with members of our own."""
+"""Fields of a child or a pod, and of a manifest; some lists begin with members of our own."""
 _RESOURCES: Final = (
     (r"\bcpu\b", "spec.compute.cpu"),
     (r"\bmemory\b", "spec.compute.mem"),

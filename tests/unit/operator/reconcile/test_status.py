@@ -583,6 +583,10 @@ def test_a_refusal_of_an_earlier_template_is_over_once_a_pod_of_the_newest_is_th
             "spec.template.spec.containers[0].volumeMounts[0].mountPath: x",
             "spec.pod.volumeMounts[].mountPath",
         ),
+        (
+            "spec.ingress[0].from[1].ipBlock.cidr: x",
+            "spec.networking.allowFrom[1].ipBlock.cidr: x",
+        ),
         ("spec.template.spec.tolerations[0].operator: x", "spec.pod.tolerations[0].operator: x"),
         ("spec.template.spec.securityContext.runAsUser: x", "spec.pod.runAsUser: x"),
         ("no PriorityClass with name x was found", "spec.pod.priorityClassName: no Prio"),
