@@ -14,7 +14,7 @@ from batchedapi_core.batching import (
     Strategy,
 )
 from batchedapi_core.manifest.kubernetes import SecretKeySelector
-from batchedapi_core.manifest.pod import WebPod
+from batchedapi_core.manifest.pod import DnsName, WebPod
 from batchedapi_core.manifest.rules import (
     Flag,
     ManifestModel,
@@ -34,6 +34,12 @@ _HOST: Final = worded(
 )
 _PREFIX: Final = worded(r"^[A-Za-z0-9_.:/-]*$", "expected letters, digits and '_.:/-'")
 _ONE_KEY: Final = "A Secret of the API's namespace and the key in it that has"
+
+
+class RedisSecret(SecretKeySelector):
+    """One key of a Secret. Its name is checked here: a refused pod names no field of `queue`."""
+
+    name: DnsName
 
 
 class Redis(ManifestModel):
@@ -59,12 +65,12 @@ class Redis(ManifestModel):
         " else 0.",
     )
     tls: Flag = Field(False, description="Connect by TLS, and check Redis' certificate.")
-    username_secret: SecretKeySelector | None = Field(
+    username_secret: RedisSecret | None = Field(
         None,
         description=f"{_ONE_KEY} the user's name. Absent: the environment's"
         f" {contract.ENV_REDIS_USERNAME}, else Redis' default user.",
     )
-    password_secret: SecretKeySelector | None = Field(
+    password_secret: RedisSecret | None = Field(
         None,
         description=f"{_ONE_KEY} the password. Absent: the environment's"
         f" {contract.ENV_REDIS_PASSWORD}, else none.",
