@@ -88,9 +88,9 @@ BATCHING: Final = Section("Batching", (
            Query(_mean(c.METRIC_BATCH_REQUESTS, "method"), "requests {{method}}"),
            Query(_gauge(c.METRIC_MAX_BATCH_SIZE, "max", "method"), "maxBatchSize {{method}}"))),
     Panel("Padding",
-          "Share of what batches compute that is padding, where rows have different lengths."
-          " Batches are formed by what they were measured to take, so some padding is what costs"
-          " least, and at low busy time much of it is no fault.",
+          "With rows of different lengths: share of what batches compute that is padding. Batches"
+          " are formed by what they were measured to take, so some padding is what costs least,"
+          " and at low busy time much of it is no fault. Empty without such rows.",
           "percentunit",
           (Query(f"1 - {_rate(c.METRIC_BATCH_LENGTHS, 'method')}"
                  f" / {_rate(c.METRIC_BATCH_PADDED_LENGTHS, 'method')}", "{{method}}"),),
