@@ -56,15 +56,27 @@ _ARGUMENTS: Final = {
 }
 
 
+def commands_of(group: click.Group) -> dict[str, click.Command]:
+    """Commands of a program by name, sorted."""
+    context = click.Context(group)
+    return {
+        name: command
+        for name in sorted(group.list_commands(context))
+        if (command := group.get_command(context, name)) is not None
+    }
+
+
 def page() -> str:
     """The whole page."""
     commands = [
-        part for name in sorted(main.commands) for part in _command("batchedapi", main, name)
+        part
+        for name, command in commands_of(main).items()
+        for part in _command(f"batchedapi {name}", command)
     ]
     of_plugin = [
         part
-        for name in sorted(plugin.commands)
-        for part in _command("kubectl batchedapi", plugin, name)
+        for name, command in commands_of(plugin).items()
+        for part in _command(f"kubectl batchedapi {name}", command)
     ]
     rows = ((code(name), meaning) for name, meaning in _ENVIRONMENT)
     return "\n".join(
@@ -82,9 +94,8 @@ def page() -> str:
 _TEST_OF_EXAMPLES = "tests/unit/test_help.py::test_every_help_has_an_example_that_is_understood"
 
 
-def _command(program: str, group: click.Group, name: str) -> Iterator[str]:
-    command = group.commands[name]
-    yield f"## `{program} {name}`\n"
+def _command(written: str, command: click.Command) -> Iterator[str]:
+    yield f"## `{written}`\n"
     text, _, examples = (command.help or "").partition("\b")
     yield f"{' '.join(text.split())}\n"
     if examples:

@@ -10,6 +10,7 @@ from typing import Final
 import click
 import pytest
 from click.testing import CliRunner
+from crds.command_line import commands_of
 
 from batchedapi_core import COMPILED
 from batchedapi_operator.plugin.__main__ import main as plugin
@@ -31,7 +32,7 @@ def commands() -> Iterator[tuple[str, click.Command]]:
     """Every command by what is written for it."""
     for program, group in PROGRAMS.items():
         yield program, group
-        for name, command in group.commands.items():
+        for name, command in commands_of(group).items():
             yield f"{program} {name}", command
 
 
@@ -65,7 +66,7 @@ def test_every_help_has_an_example_that_is_understood(
         group = PROGRAMS[program]
         # click keeps the option that asks for help as it was first asked for, with its names
         parent = click.Context(group, info_name=program, **group.context_settings)
-        group.commands[name].make_context(name, arguments, parent=parent)
+        commands_of(group)[name].make_context(name, arguments, parent=parent)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

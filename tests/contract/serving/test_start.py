@@ -277,7 +277,7 @@ IGNORED = """
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize(
     "place",
-    ["cli.main:given_documents", "cli.serve:replica_settings", "cli.serve:Supervisor"],
+    ["cli.serving:given_documents", "cli.serve:replica_settings", "cli.serve:Supervisor"],
 )
 def test_a_signal_is_not_lost_where_python_ignores_exceptions(
     tmp_path: Path, place: str, number: signal.Signals
@@ -372,12 +372,19 @@ async def test_a_key_of_a_secret_is_a_variable_of_the_model(tmp_path: Path) -> N
         assert "hello" == (await ask(replica.port, 1)).json()["env"]
 
 
-def test_a_supervisor_has_no_numpy_and_no_web_framework() -> None:
-    """Each is memory of every replica, and time of every start."""
-    code = (
-        "import sys, batchedapi_serving.cli.main;"
-        " print({'numpy', 'orjson', 'starlette', 'uvicorn'} & set(sys.modules))"
-    )
+@pytest.mark.parametrize(
+    ("module", "others"),
+    [
+        ("batchedapi_serving.cli.main", {"pydantic", "yaml", "batchedapi_core.manifest"}),
+        (
+            "batchedapi_serving.cli.serving",
+            {"numpy", "orjson", "starlette", "uvicorn", "batchedapi_serving.laptop"},
+        ),
+    ],
+)
+def test_a_command_imports_only_what_it_runs(module: str, others: set[str]) -> None:
+    """Each module more is memory of every replica, and time of every start."""
+    code = f"import sys, {module}; print({others!r} & set(sys.modules))"
 
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60

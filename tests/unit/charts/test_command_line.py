@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from crds.command_line import commands_of
 
 from batchedapi_core import contract
 from batchedapi_operator.plugin.__main__ import main as plugin
@@ -14,11 +15,11 @@ PAGE = (Path(__file__).resolve().parents[3] / "docs/reference/command-line.md").
 
 @pytest.mark.parametrize(
     ("program", "name"),
-    [(program, name) for program in PROGRAMS for name in PROGRAMS[program].commands],
+    [(program, name) for program in PROGRAMS for name in commands_of(PROGRAMS[program])],
 )
 def test_every_option_of_every_command_has_its_line(program: str, name: str) -> None:
     """An option that is nowhere described is one that nobody uses."""
-    command = PROGRAMS[program].commands[name]
+    command = commands_of(PROGRAMS[program])[name]
     options = [option for parameter in command.params for option in parameter.opts]
 
     _, found, rest = PAGE.partition(f"## `{program} {name}`\n")

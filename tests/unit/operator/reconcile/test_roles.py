@@ -33,7 +33,7 @@ from batchedapi_operator.views import (
     PodView,
     WebView,
 )
-from batchedapi_serving.cli.main import main
+from batchedapi_serving.cli.serving import web_command, worker_command
 
 QUEUE: dict[str, Any] = {"serverSideBatching": {"queue": {"redis": {}}}}
 
@@ -118,11 +118,12 @@ def test_each_role_is_a_command_that_takes_its_arguments() -> None:
         **QUEUE,
         "networking": {"grpc": True, "apiKeys": {"secretName": "k"}},
     }
+    commands = {"web": web_command, "worker": worker_command}
     made, listened = planned(secured, seen()), {}
     for name in ("iris", "iris-web"):
         pod_spec = applied(made, DEPLOYMENTS, name)["spec"]["template"]["spec"]
         command, *arguments = pod_spec["containers"][0]["args"]
-        main.commands[command].make_context(command, arguments)
+        commands[command].make_context(command, arguments)
         listened[command] = [one["name"] for one in pod_spec["containers"][0]["ports"]]
 
     assert {"worker": ["admin"], "web": ["http", "admin", "grpc"]} == listened

@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner, Result
+from crds.command_line import commands_of
 
 from batchedapi_core.contract import API_VERSION, KIND
 from batchedapi_serving import cli
 from batchedapi_serving.cli.main import main
+from batchedapi_serving.cli.serving import serve_command
 from pages import ROOT
 
 
@@ -106,7 +108,7 @@ def test_all_commands_are_there() -> None:
     """One program is for all of it, from the first file on."""
     assert {
         "check", "completion", "init", "migrate", "serve", "simulate", "tune", "web", "worker",
-    } == set(main.commands)  # fmt: skip
+    } == set(commands_of(main))  # fmt: skip
 
 
 @pytest.mark.parametrize("arguments", [("--help",), ("serve", "-h")])
@@ -186,7 +188,7 @@ def test_the_command_of_a_container_is_understood(monkeypatch: pytest.MonkeyPatc
     (volume,) = service["volumes"]
     monkeypatch.chdir(ROOT / volume.partition(":")[0])
 
-    context = main.commands["serve"].make_context("serve", service["command"][1:])
+    context = serve_command.make_context("serve", service["command"][1:])
 
     assert ("0.0.0.0", "batchedapi.yaml") == (context.params["host"], str(context.params["file"]))
     assert f"\n    {' '.join(service['command'])}\n" in page
