@@ -151,8 +151,9 @@ ALERTS: Final = (
           f"Prometheus has no series of the replicas of {_NAME_TEXT}.",
           "Replicas answer, says the operator, but this Prometheus does not scrape them: every"
           " other alert about them is blind.",
-          (("Is the PodMonitor selected? [kube-prometheus-stack](../guides/monitoring.md) needs a"
-           " label, or its selectors opened."),
+          (("Is the PodMonitor selected?"
+            " [kube-prometheus-stack](../guides/looking.md#with-kube-prometheus-stack) needs a"
+            " label, or its selectors opened."),
            ("A NetworkPolicy: `networkPolicies.monitoringNamespaces` of the chart has to name"
            " Prometheus' namespace."))),
     Alert("BatchedAPIReconcilesFail",
@@ -210,8 +211,8 @@ def _rule(alert: Alert) -> dict[str, Any]:
 
 _INTRODUCTION: Final = """\
 `--set prometheusRule.enabled=true` on the chart makes a PrometheusRule of these;
-[monitoring](../guides/monitoring.md) has the rest. A Prometheus without prometheus-operator reads
-[the same rules](../../charts/batchedapi/rules/batchedapi.yaml) by `rule_files`. `critical`: clients
+[monitoring](../guides/looking.md#prometheus-and-grafana) has the rest. A Prometheus without
+prometheus-operator reads [the same rules](../../charts/batchedapi/rules/batchedapi.yaml) by `rule_files`. `critical`: clients
 are failed now. `warning`: somebody should look today.
 """
 

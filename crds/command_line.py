@@ -43,7 +43,7 @@ _ENVIRONMENT: Final = (
     ),
     (
         "OTEL_EXPORTER_OTLP_ENDPOINT",
-        "Collector of [traces](../guides/monitoring.md#traces); also in `predictor.env`.",
+        "Collector of [traces](../guides/looking.md#traces); also in `predictor.env`.",
     ),
 )
 

@@ -213,7 +213,7 @@ EXPLAINED: Final = {
     "hugging face": "guides/models/", "scikit-learn": "guides/models/",
     "gpu": "guides/processes-and-gpus/", "docker": "install/",
     "scale to zero": "guides/one-queue/", "429": "guides/failures-and-overload/",
-    "batch size": "guides/batching/", "prometheus": "guides/monitoring/",
+    "batch size": "guides/batching/", "prometheus": "guides/looking/",
 }  # fmt: skip
 """Words that people search for, and the page that explains them."""
 
