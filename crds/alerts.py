@@ -212,8 +212,8 @@ def _rule(alert: Alert) -> dict[str, Any]:
 _INTRODUCTION: Final = """\
 `--set prometheusRule.enabled=true` on the chart makes a PrometheusRule of these;
 [monitoring](../guides/looking.md#prometheus-and-grafana) has the rest. A Prometheus without
-prometheus-operator reads [the same rules](../../charts/batchedapi/rules/batchedapi.yaml) by `rule_files`. `critical`: clients
-are failed now. `warning`: somebody should look today.
+prometheus-operator reads [the same rules](../../charts/batchedapi/rules/batchedapi.yaml) by
+`rule_files`. `critical`: clients are failed now. `warning`: somebody should look today.
 """
 
 
