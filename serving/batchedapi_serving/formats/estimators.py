@@ -23,7 +23,7 @@ from batchedapi_serving.formats.interface import (
     refused,
     threads,
 )
-from batchedapi_serving.formats.items import Column, answers_of
+from batchedapi_serving.formats.items import ItemColumn, answers_of
 from batchedapi_serving.formats.tensors import Array, datatype_of
 from batchedapi_serving.logs import summary_of
 from batchedapi_serving.predictor import DTYPES, SINGLE_INPUT, ItemError, Tensor, batched
@@ -85,12 +85,14 @@ def _takes(call: Callable[[Any], Any], columns: int, value: float) -> bool:
 def _method_of_items(
     estimator: Estimator, name: str, call: Callable[[Any], Any]
 ) -> Callable[..., Any]:
-    columns: list[Column] = []
+    columns: list[ItemColumn] = []
     frame: Callable[[Any], Any] = _frame
     if estimator.names is not None:
-        columns = [Column(column) for column in estimator.names]
+        columns = [ItemColumn(column) for column in estimator.names]
     elif estimator.columns is not None:
-        columns = [Column(SINGLE_INPUT, np.dtype(DTYPES[estimator.dtype]), (estimator.columns,))]
+        columns = [
+            ItemColumn(SINGLE_INPUT, np.dtype(DTYPES[estimator.dtype]), (estimator.columns,))
+        ]
         frame = itemgetter(SINGLE_INPUT)
 
     @batched

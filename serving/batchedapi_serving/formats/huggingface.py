@@ -15,7 +15,8 @@ import numpy as np
 
 from batchedapi_serving.errors import brief
 from batchedapi_serving.formats.interface import ModelFile, imported, refused
-from batchedapi_serving.predictor import ItemError, batched
+from batchedapi_serving.formats.items import items_class
+from batchedapi_serving.predictor import ItemError
 
 _EXTRA: Final = "huggingface"
 _FEATURES: Final = "feature-extraction"
@@ -47,16 +48,13 @@ def class_of(file: ModelFile) -> type:
     task = str(file.config.get("task") or (_FEATURES if sentences else _task_of(file)))
     run = _encoder(file) if sentences else _pipeline(file, task)
     read = _READERS.get(task, _text)
-    example = _EXAMPLE if read is _text else None
 
-    class Model:
-        @batched(example=example)
-        def predict(self, items: list[Any]) -> list[Any]:
-            rows = [_read(read, item) for item in items]
-            found = iter(run([row for row in rows if not isinstance(row, ItemError)]))
-            return [row if isinstance(row, ItemError) else next(found) for row in rows]
+    def answers(items: list[Any]) -> list[Any]:
+        rows = [_read(read, item) for item in items]
+        found = iter(run([row for row in rows if not isinstance(row, ItemError)]))
+        return [row if isinstance(row, ItemError) else next(found) for row in rows]
 
-    return Model
+    return items_class(answers, _EXAMPLE if read is _text else None)
 
 
 def _task_of(file: ModelFile) -> str:

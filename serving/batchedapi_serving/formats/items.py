@@ -4,17 +4,17 @@ An item is a row: an object of columns by name, a list of them in their order, o
 of a single one. A list of rows in the place of one is answered by a list.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
 from batchedapi_serving.errors import brief
 from batchedapi_serving.formats.tensors import Array, Run
-from batchedapi_serving.predictor import ItemError
+from batchedapi_serving.predictor import ItemError, batched
 
 
-class Column(NamedTuple):
+class ItemColumn(NamedTuple):
     """One value of a row."""
 
     name: str
@@ -29,7 +29,18 @@ _TAKEN: Final = {"b": "b", "i": "biu", "u": "biu", "f": "biufO", "O": "UO"}
 Row: TypeAlias = Mapping[str, Array]
 
 
-def example_of(columns: Sequence[Column]) -> Any:
+def items_class(answers: Callable[[list[Any]], list[Any]], example: Any) -> type:
+    """A predictor of JSON items."""
+
+    class ItemsModel:
+        @batched(example=example)
+        def predict(self, items: list[Any]) -> list[Any]:
+            return answers(items)
+
+    return ItemsModel
+
+
+def example_of(columns: Sequence[ItemColumn]) -> Any:
     """A row of zeros and empty texts; None where nobody knows one."""
     row = {}
     for column in columns:
@@ -42,7 +53,7 @@ def example_of(columns: Sequence[Column]) -> Any:
     return row if len(row) > 1 else next(iter(row.values()))
 
 
-def answers_of(columns: Sequence[Column], items: Sequence[Any], run: Run) -> list[Any]:
+def answers_of(columns: Sequence[ItemColumn], items: Sequence[Any], run: Run) -> list[Any]:
     """Answers to items, rows of one shape in one call of `run`; an ItemError for a wrong item."""
     many = [_is_many(columns, item) for item in items]
     given = [item if several else [item] for item, several in zip(items, many, strict=True)]
@@ -55,7 +66,7 @@ def answers_of(columns: Sequence[Column], items: Sequence[Any], run: Run) -> lis
     return answers
 
 
-def _is_many(columns: Sequence[Column], item: Any) -> bool:
+def _is_many(columns: Sequence[ItemColumn], item: Any) -> bool:
     if not (isinstance(item, list) and item):
         return False
     rank = len(columns[0].shape)
@@ -68,7 +79,7 @@ def _depth(value: Any) -> int:
     return 1 + _depth(value[0]) if isinstance(value, list) and value else 0
 
 
-def _answered(columns: Sequence[Column], rows: Sequence[Any], run: Run) -> list[Any]:
+def _answered(columns: Sequence[ItemColumn], rows: Sequence[Any], run: Run) -> list[Any]:
     answers: list[Any] = [None] * len(rows)
     alike: dict[tuple[Any, ...], list[tuple[int, Row]]] = {}
     for i, given in enumerate(rows):
@@ -97,7 +108,7 @@ def _listed(found: Any) -> Sequence[Any]:
     return [{str(k): v for k, v in one.items()} if isinstance(one, dict) else one for one in found]
 
 
-def _row(columns: Sequence[Column], item: Any) -> Row:
+def _row(columns: Sequence[ItemColumn], item: Any) -> Row:
     """The values of one row by column.
 
     Raises:
@@ -119,7 +130,7 @@ def _row(columns: Sequence[Column], item: Any) -> Row:
     }
 
 
-def _value(column: Column, value: Any) -> Array:
+def _value(column: ItemColumn, value: Any) -> Array:
     if column.dtype is None:
         found = np.empty((), object)
         found[()] = value

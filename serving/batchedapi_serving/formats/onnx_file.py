@@ -7,9 +7,9 @@ from typing import Any, Final
 import numpy as np
 
 from batchedapi_serving.formats.interface import ModelFile, check_rows, imported, refused, threads
-from batchedapi_serving.formats.items import Column, answers_of, example_of
+from batchedapi_serving.formats.items import ItemColumn, answers_of, example_of, items_class
 from batchedapi_serving.formats.tensors import Array, Run, tensor_of, tensors_class, zeros_of
-from batchedapi_serving.predictor import DTYPES, Tensor, batched
+from batchedapi_serving.predictor import DTYPES, Tensor
 
 _DTYPES: Final = {
     "bool": "BOOL", "float16": "FP16", "float": "FP32", "double": "FP64",
@@ -116,16 +116,12 @@ def _first_answer(
 def _items_class(inputs: Sequence[Any], run: Run) -> type:
     """Strings, and the maps that classifiers of scikit-learn answer, are JSON items."""
     columns = [_column(one) for one in inputs]
-
-    class Model:
-        @batched(example=example_of(columns))
-        def predict(self, items: list[Any]) -> list[Any]:
-            return answers_of(columns, items, run)
-
-    return Model
+    return items_class(lambda items: answers_of(columns, items, run), example_of(columns))
 
 
-def _column(one: Any) -> Column:
+def _column(one: Any) -> ItemColumn:
     kind = _kind(one)
     dtype = np.dtype(object if kind == _STRING else DTYPES[_DTYPES[kind]])
-    return Column(one.name, dtype, tuple(n if isinstance(n, int) else None for n in one.shape[1:]))
+    return ItemColumn(
+        one.name, dtype, tuple(n if isinstance(n, int) else None for n in one.shape[1:])
+    )

@@ -62,7 +62,7 @@ def tensors_class(
     (first, *_), (only, *_) = inputs, outputs
     example = None if rows is None else {name: array[0].tolist() for name, array in rows.items()}
 
-    class Model:
+    class TensorsModel:
         @batched(
             inputs=inputs[first] if one_in else inputs,
             outputs=outputs[only] if one_out else outputs,
@@ -72,4 +72,4 @@ def tensors_class(
             found = run({first: x} if one_in else x)
             return found[only] if one_out else found
 
-    return Model
+    return TensorsModel

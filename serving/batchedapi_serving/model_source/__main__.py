@@ -29,7 +29,7 @@ from batchedapi_serving.model_source import FETCH
 from batchedapi_serving.model_source.bucket import Bucket
 from batchedapi_serving.model_source.download import (
     CONTENT,
-    RefusedError,
+    DownloadError,
     TransientError,
     disk_errors,
     fetch,
@@ -132,7 +132,7 @@ def fetch_model(
     try:
         location = parse_location(uri, here)
         path = _tried(lambda: _once(location, uri, sha256, folder, cache), sleep)
-    except RefusedError as error:
+    except DownloadError as error:
         raise LoadError("DownloadFailed", f"{FIELD} {uri!r}: {error}") from error
     seconds = round(time.monotonic() - began, 3)
     log.info("model is here", extra={"uri": uri, "path": str(path), "seconds": seconds})
@@ -149,7 +149,7 @@ def _tried(once: Callable[[], Path], sleep: Callable[[float], None]) -> Path:
             if error.progressed:
                 waits = iter(WAITS)
             if (seconds := next(waits, None)) is None:
-                raise RefusedError(f"{error}, {len(WAITS) + 1} times") from error
+                raise DownloadError(f"{error}, {len(WAITS) + 1} times") from error
             log.warning("download failed", extra={"error": str(error), "again_in": seconds})
             sleep(seconds)
 
@@ -159,7 +159,7 @@ def _once(
 ) -> Path:
     if isinstance(location, Here):
         if not location.path.exists():
-            raise RefusedError(f"there is no file or folder {location.path}")
+            raise DownloadError(f"there is no file or folder {location.path}")
         check_digest(location.path, sha256)
         return location.path
     pinned = sha256 or location.pinned
@@ -183,7 +183,7 @@ def _once(
                 if snapshot.unpack is not None:
                     snapshot.unpack(content)
                 check_digest(model_in(content), sha256)
-        except (LoadError, RefusedError):
+        except (LoadError, DownloadError):
             shutil.rmtree(staging)
             raise
 
@@ -199,20 +199,20 @@ def parse_location(uri: str, folder: Path) -> Location:
         folder: What a relative path is relative to.
 
     Raises:
-        RefusedError: another scheme, or a part is missing.
+        DownloadError: another scheme, or a part is missing.
     """
     scheme, separator, rest = uri.partition("://")
     if not separator:
         return Here(folder / uri)
     if scheme == "http":
-        raise RefusedError(
+        raise DownloadError(
             "http is not read, because anybody on the way may change the model; use https"
         )
     if scheme not in FORMS:
-        raise RefusedError(f"expected {', '.join(FORMS)} or a path, got the scheme {scheme!r}")
+        raise DownloadError(f"expected {', '.join(FORMS)} or a path, got the scheme {scheme!r}")
     found = re.fullmatch(FORMS[scheme].pattern, rest)
     if found is None:
-        raise RefusedError(f"expected {scheme}://{FORMS[scheme].words}")
+        raise DownloadError(f"expected {scheme}://{FORMS[scheme].words}")
     parts = found.groupdict("")
     match scheme:
         case "file":

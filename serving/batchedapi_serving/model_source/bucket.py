@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from batchedapi_serving.model_source.download import (
     CHUNK,
-    RefusedError,
+    DownloadError,
     RemoteFile,
     Snapshot,
     TransientError,
@@ -64,7 +64,7 @@ class Bucket:
         asked for its role.
 
         Raises:
-            RefusedError: nothing there, not allowed, or half a credential.
+            DownloadError: nothing there, not allowed, or half a credential.
             TransientError: what obstore's own retries did not get over.
         """
         if self.scheme == "s3":
@@ -73,7 +73,7 @@ class Bucket:
             store = self._store()
             objects = _objects(store, self.key)
         if not objects:
-            raise RefusedError("there is no such object, and none below it")
+            raise DownloadError("there is no such object, and none below it")
         tags = sorted(f"{one['path']} {one['e_tag']}" for one in objects)
         return Snapshot(
             hashlib.sha256("\n".join(tags).encode()).hexdigest(),
@@ -128,11 +128,11 @@ def _told(scheme: str) -> Iterator[None]:
         yield
     except (exceptions.NotFoundError, exceptions.PermissionDeniedError,
             exceptions.UnauthenticatedError) as error:  # fmt: skip
-        raise RefusedError(failure_of(error, os.environ, scheme)) from error
+        raise DownloadError(failure_of(error, os.environ, scheme)) from error
     except (exceptions.BaseError, OSError) as error:
         text = failure_of(error, os.environ, scheme)
         if AUTHORITY_REMEDY in text:
-            raise RefusedError(text) from error
+            raise DownloadError(text) from error
         raise TransientError(text) from error
 
 
@@ -140,13 +140,13 @@ def check_credentials(environment: Mapping[str, str]) -> None:
     """Whether each variable of a pair has the other; obstore would go on without, or stop dead.
 
     Raises:
-        RefusedError: one is missing.
+        DownloadError: one is missing.
     """
     for pair in PAIRS:
         missing = [name for name in pair if not environment.get(name)]
         if len(missing) == 1:
             (there,) = set(pair) - set(missing)
-            raise RefusedError(
+            raise DownloadError(
                 f"expected {missing[0]} beside {there} in the environment, it is not set"
             )
 

@@ -40,11 +40,11 @@ _MARKS: Final = "marks"
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
-class RefusedError(Exception):
+class DownloadError(Exception):
     """The model is not here, for a reason that trying again does not change."""
 
     @classmethod
-    def without_client(cls, scheme: str, package: str) -> "RefusedError":
+    def without_client(cls, scheme: str, package: str) -> "DownloadError":
         """The error where the `package` that reads a scheme is not installed; it is an extra."""
         return cls(
             f"{scheme}:// needs {package}: pip install 'batchedapi[{scheme}]'; in a cluster into"
@@ -87,7 +87,7 @@ class RemoteFile:
     read: Callable[[int, int | None], Iterable[bytes]]
     """Bytes from a place on, to another one that is not included. None: to the end.
 
-    Raises RefusedError and TransientError.
+    Raises DownloadError and TransientError.
     """
     ranged: bool = True
     """Whether it can be read from the middle, and is then still the same file."""
@@ -163,11 +163,11 @@ def safe_path(path: str) -> PurePosixPath:
     """A path of a stranger, once it was seen to stay inside the folder it is put into.
 
     Raises:
-        RefusedError: it leads elsewhere.
+        DownloadError: it leads elsewhere.
     """
     parts = path.split("/")
     if {"", ".", ".."} & {*parts} or "\0" in path:
-        raise RefusedError(f"expected paths of files without '..', got {path!r}")
+        raise DownloadError(f"expected paths of files without '..', got {path!r}")
     return PurePosixPath(path)
 
 
@@ -175,11 +175,11 @@ def check_room(folder: Path, size: int) -> None:
     """See whether so many bytes fit.
 
     Raises:
-        RefusedError: they do not.
+        DownloadError: they do not.
     """
     free = shutil.disk_usage(folder).free
     if size + SPARE > free:
-        raise RefusedError(
+        raise DownloadError(
             f"expected room for {size} bytes in {folder}, got {max(0, free - SPARE)}; set TMPDIR to"
             " a larger disk, or raise the pod's ephemeral storage or the claim of"
             " spec.predictor.model.cache"
@@ -191,19 +191,19 @@ def disk_errors(folder: Path) -> Iterator[None]:
     """Tell errors of the disk as errors of the download.
 
     Raises:
-        RefusedError: it is full, or may not be written to.
+        DownloadError: it is full, or may not be written to.
         TransientError: anything else.
     """
     try:
         yield
     except OSError as error:
         if error.errno in _FULL:
-            raise RefusedError(
+            raise DownloadError(
                 f"the disk of {folder} is full ({error.strerror}); set TMPDIR to a larger one, or"
                 " raise the pod's ephemeral storage or the claim of spec.predictor.model.cache"
             ) from error
         if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
-            raise RefusedError(
+            raise DownloadError(
                 f"{folder} cannot be written to ({error.strerror}); give the replica's user the"
                 " right to (fsGroup of the pod)"
             ) from error
@@ -218,7 +218,7 @@ def fetch(files: tuple[RemoteFile, ...], staging: Path) -> None:
         staging: Exists.
 
     Raises:
-        RefusedError: a source says no, the disk is too small, or a path leads elsewhere.
+        DownloadError: a source says no, the disk is too small, or a path leads elsewhere.
         TransientError: timeout, broken connection, or an answer that may pass.
         LoadError: DigestMismatch, of a file whose source says its digest.
     """

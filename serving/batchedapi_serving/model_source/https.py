@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 from batchedapi_serving.model_source.download import (
     CHUNK,
     TIMEOUT_SECONDS,
-    RefusedError,
+    DownloadError,
     RemoteFile,
     Snapshot,
     TransientError,
@@ -46,7 +46,7 @@ class HttpsFile:
         the answer that says so is the download.
 
         Raises:
-            RefusedError, TransientError: see read_range.
+            DownloadError, TransientError: see read_range.
         """
         with _told():
             answer = _ask(self.url, {})
@@ -75,7 +75,7 @@ def read_range(
     Certificates are checked (SSL_CERT_FILE adds a CA).
 
     Raises:
-        RefusedError: refused, not found, a certificate that does not verify.
+        DownloadError: refused, not found, a certificate that does not verify.
         TransientError: timeout, broken connection, or a status of `try_again`.
     """
     last = "" if end is None else end - 1
@@ -118,10 +118,10 @@ def _told(try_again: Collection[int] = TRY_AGAIN) -> Iterator[None]:
         text = f"{error.code} {error.reason}"
         if error.code in try_again:
             raise TransientError(text) from error
-        raise RefusedError(f"expected 200, got {text}") from error
+        raise DownloadError(f"expected 200, got {text}") from error
     except urllib.error.URLError as error:
         if isinstance(error.reason, ssl.SSLCertVerificationError):
-            raise RefusedError(
+            raise DownloadError(
                 f"the server's certificate does not verify ({error.reason.verify_message});"
                 f" {AUTHORITY_REMEDY}"
             ) from error
@@ -145,7 +145,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         Another host gets no credentials: storage behind a hub is sent to by a signed address.
         """
         if req.type == "https" and not newurl.startswith("https://"):
-            raise RefusedError(f"expected https, was sent on to {newurl}")
+            raise DownloadError(f"expected https, was sent on to {newurl}")
         request = super().redirect_request(req, fp, code, msg, headers, newurl)
         if request is not None and request.host != req.host:
             request.remove_header("Authorization")

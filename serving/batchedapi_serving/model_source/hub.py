@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from batchedapi_serving.model_source.download import (
     Digest,
-    RefusedError,
+    DownloadError,
     RemoteFile,
     Snapshot,
     TransientError,
@@ -51,14 +51,14 @@ class HubModel:
         HF_TOKEN, HF_ENDPOINT and what else the client reads come from the environment.
 
         Raises:
-            RefusedError: nothing there, not allowed, or no client.
+            DownloadError: nothing there, not allowed, or no client.
             TransientError: the Hub does not answer, or is unwell.
         """
         try:
             from huggingface_hub import HfApi, get_token  # noqa: PLC0415 - most models lie elsewhere
             from huggingface_hub.hf_api import RepoFile  # noqa: PLC0415
         except ImportError as error:
-            raise RefusedError.without_client("hf", "huggingface_hub") from error
+            raise DownloadError.without_client("hf", "huggingface_hub") from error
         endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/") or None
         api = HfApi(endpoint, library_name="batchedapi")
         with _told():
@@ -69,7 +69,7 @@ class HubModel:
                 one for one in tree if isinstance(one, RepoFile) and is_in(one.path, self.path)
             ]
         if not found:
-            raise RefusedError(f"the repository has no file {self.path or 'at all'}")
+            raise DownloadError(f"the repository has no file {self.path or 'at all'}")
         token = get_token()
         headers = {"authorization": f"Bearer {token}"} if token else {}
         files = sorted(found, key=lambda one: one.path)
@@ -103,13 +103,13 @@ def _told() -> Iterator[None]:
     try:
         yield
     except HFValidationError as error:
-        raise RefusedError(str(error)) from error
+        raise DownloadError(str(error)) from error
     except HfHubHTTPError as error:
         status = error.response.status_code
         text = f"{status}: {' '.join(str(error).split())[:_FAILURE_CHARACTERS]}"
         if status in TRY_AGAIN:
             raise TransientError(text) from error
-        raise RefusedError(
+        raise DownloadError(
             f"{text}; for a private or gated repository set HF_TOKEN from a Secret"
         ) from error
     except Exception as error:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from batchedapi_serving.model_source.download import (
     TIMEOUT_SECONDS,
     Digest,
-    RefusedError,
+    DownloadError,
     RemoteFile,
     Snapshot,
     TransientError,
@@ -74,13 +74,13 @@ class RegistryModel:
         Credentials are docker's: DOCKER_CONFIG names the folder of its config.json.
 
         Raises:
-            RefusedError: nothing there, not allowed, no client, or content that is no model.
+            DownloadError: nothing there, not allowed, no client, or content that is no model.
             TransientError: the registry does not answer, or is unwell.
         """
         try:
             from oras.container import Container  # noqa: PLC0415 - most models lie elsewhere
         except ImportError as error:
-            raise RefusedError.without_client("oci", "oras") from error
+            raise DownloadError.without_client("oci", "oras") from error
         container = Container(self.reference)
         with _told():
             manifest, headers = _manifest(container, self.pinned)
@@ -100,7 +100,7 @@ class RegistryModel:
             if not artifact or is_in(title, self.path)
         ]
         if not files:
-            raise RefusedError(f"the artifact has no file {self.path}")
+            raise DownloadError(f"the artifact has no file {self.path}")
         unpack = partial(_unpack, path=self.path, name=placed(self.path, self.path, name))
         return Snapshot(self.pinned, tuple(files), None if artifact else unpack)
 
@@ -115,16 +115,16 @@ def _manifest(container: "Container", digest: str) -> tuple[dict[str, Any], dict
     """The manifest of that digest, or what an index has for this machine; what else to send."""
     answer, headers = _authorized(container, digest)
     if f"sha256:{hashlib.sha256(answer.content).hexdigest()}" != digest:
-        raise RefusedError(f"the registry's manifest {digest} has another digest")
+        raise DownloadError(f"the registry's manifest {digest} has another digest")
     manifest: dict[str, Any] = json.loads(answer.content)
     if "manifests" in manifest:
         machine = _ARCHITECTURES.get(platform.machine(), platform.machine())
         for one in manifest["manifests"]:
             if (one.get("platform") or {}).get("architecture") == machine:
                 return _manifest(container, one["digest"])
-        raise RefusedError(f"the image has nothing for the architecture {machine}")
+        raise DownloadError(f"the image has nothing for the architecture {machine}")
     if not manifest.get("layers"):
-        raise RefusedError("expected an image or an artifact with layers")
+        raise DownloadError("expected an image or an artifact with layers")
     return manifest, headers
 
 
@@ -156,7 +156,7 @@ def _fail(answer: "Response") -> None:
     text = f"expected 200, got {answer.status_code} {answer.reason}"
     if answer.status_code in TRY_AGAIN:
         raise TransientError(text)
-    raise RefusedError(
+    raise DownloadError(
         f"{text}; for a private registry mount its config.json and set DOCKER_CONFIG to the folder"
     )
 
@@ -168,7 +168,7 @@ def _told() -> Iterator[None]:
     try:
         yield
     except requests.exceptions.SSLError as error:
-        raise RefusedError(
+        raise DownloadError(
             f"the server's certificate does not verify ({error}); {AUTHORITY_REMEDY}"
         ) from error
     except requests.exceptions.RequestException as error:
@@ -179,8 +179,8 @@ def _unpack(content: Path, path: str, name: str) -> None:
     """Unpack layers in order, each over the ones before; then the model has its place.
 
     Raises:
-        RefusedError: a layer is no tar that Python reads, or leads out of the folder; or nothing is
-            at the path.
+        DownloadError: a layer is no tar that Python reads, or leads out of the folder; or nothing
+            is at the path.
     """
     root = content / _ROOT
     shutil.rmtree(root, ignore_errors=True)  # of a try that was cut
@@ -191,12 +191,12 @@ def _unpack(content: Path, path: str, name: str) -> None:
                 for member in archive:
                     _extract(archive, member, root)
         except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise RefusedError(
+            raise DownloadError(
                 f"expected layers that are tar, or tar packed by gzip, got {error}"
             ) from error
     model = (root / safe_path(path) if path else root).resolve()
     if not model.exists():
-        raise RefusedError(f"the image has no file {path}")
+        raise DownloadError(f"the image has no file {path}")
     model.rename(content / name)
     shutil.rmtree(content / _LAYERS)
     shutil.rmtree(root, ignore_errors=True)
@@ -212,6 +212,6 @@ def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, root: Path) -> N
     try:
         archive.extract(member, root, filter="data")
     except tarfile.OutsideDestinationError as error:
-        raise RefusedError(f"expected paths of files without '..', got {member.name!r}") from error
+        raise DownloadError(f"expected paths of files without '..', got {member.name!r}") from error
     except tarfile.FilterError:
         return  # a device, or a link that means another file outside of the image

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from batchedapi_serving import ItemError
-from batchedapi_serving.formats.items import Column, answers_of, example_of
+from batchedapi_serving.formats.items import ItemColumn, answers_of, example_of
 
-NUMBER = Column("age", np.dtype("<f4"), (1,))
-TEXT = Column("city", np.dtype(object), (1,))
-WORDS = Column("words", np.dtype(object), (None,))
+NUMBER = ItemColumn("age", np.dtype("<f4"), (1,))
+TEXT = ItemColumn("city", np.dtype(object), (1,))
+WORDS = ItemColumn("words", np.dtype(object), (None,))
 
 
-def told(columns: list[Column], items: list[Any]) -> list[Any]:
+def told(columns: list[ItemColumn], items: list[Any]) -> list[Any]:
     """Answers of a model that answers its columns, and the rows of each of its calls."""
     calls = []
 
@@ -45,7 +45,7 @@ def test_a_single_column_is_the_value_itself() -> None:
     ],
 )
 def test_a_list_of_rows_is_answered_by_a_list(
-    columns: list[Column], item: Any, answer: list[Any]
+    columns: list[ItemColumn], item: Any, answer: list[Any]
 ) -> None:
     """As of tensors: one level deeper is many rows."""
     ((found,), _) = told(columns, [item])
@@ -99,14 +99,14 @@ def test_a_wrong_item_fails_alone(item: Any) -> None:
 )
 def test_a_number_is_never_made_another(dtype: str, value: Any, *, right: bool) -> None:
     """Numpy would cut 3.5 to 3; null among numbers is a missing one."""
-    ((found,), _) = told([Column("x", np.dtype(dtype))], [value])
+    ((found,), _) = told([ItemColumn("x", np.dtype(dtype))], [value])
 
     assert right is not isinstance(found, ItemError)
 
 
 def test_any_value_of_a_column_without_a_type_goes_through() -> None:
     """What it is, the model judges."""
-    ((found,), _) = told([Column("x")], [{"x": {"a": [1]}}])
+    ((found,), _) = told([ItemColumn("x")], [{"x": {"a": [1]}}])
 
     assert {"a": [1]} == found
 
@@ -123,4 +123,4 @@ def test_an_example_has_a_value_for_each_column() -> None:
     assert {"age": [0.0], "city": [""]} == example_of([NUMBER, TEXT])
     assert [""] == example_of([TEXT])
     assert example_of([WORDS]) is None
-    assert example_of([Column("x")]) is None
+    assert example_of([ItemColumn("x")]) is None

@@ -15,7 +15,7 @@ import pytest
 from batchedapi_serving.errors import LoadError
 from batchedapi_serving.model_source import bucket, download
 from batchedapi_serving.model_source.__main__ import WAITS, fetch_model
-from batchedapi_serving.model_source.download import RefusedError, TransientError
+from batchedapi_serving.model_source.download import DownloadError, TransientError
 from batchedapi_serving.model_source.https import read_range
 from certificates import Certificates
 from cut_connections import way_to
@@ -147,7 +147,7 @@ def test_a_caller_says_which_refusals_pass(https: Server) -> None:
 
     with pytest.raises(TransientError, match="401"):
         list(read_range(f"{base}/expired", {}, 0, None, passing))
-    with pytest.raises(RefusedError, match="was sent on to http://localhost/401"):
+    with pytest.raises(DownloadError, match="was sent on to http://localhost/401"):
         list(read_range(f"{base}/bad", {}, 0, None, passing))
 
 
@@ -424,9 +424,9 @@ def test_a_container_of_azure_is_read(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("number", "error", "message"),
     [
-        (errno.ENOSPC, download.RefusedError, "is full .* set TMPDIR"),
-        (errno.EDQUOT, download.RefusedError, "is full .* set TMPDIR"),
-        (errno.EROFS, download.RefusedError, "cannot be written to .*fsGroup"),
+        (errno.ENOSPC, download.DownloadError, "is full .* set TMPDIR"),
+        (errno.EDQUOT, download.DownloadError, "is full .* set TMPDIR"),
+        (errno.EROFS, download.DownloadError, "cannot be written to .*fsGroup"),
         (errno.EIO, download.TransientError, "OSError: "),
     ],
 )

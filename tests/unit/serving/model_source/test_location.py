@@ -6,7 +6,7 @@ import pytest
 
 from batchedapi_serving.model_source.__main__ import Here, Location, parse_location
 from batchedapi_serving.model_source.bucket import Bucket
-from batchedapi_serving.model_source.download import RefusedError, safe_path
+from batchedapi_serving.model_source.download import DownloadError, safe_path
 from batchedapi_serving.model_source.https import HttpsFile
 from batchedapi_serving.model_source.hub import HubModel
 from batchedapi_serving.model_source.registry import RegistryModel
@@ -57,7 +57,7 @@ def test_each_scheme_has_its_place(uri: str, location: Location) -> None:
 )
 def test_what_cannot_be_fetched_says_what_can(uri: str, message: str) -> None:
     """In the words of the forms there are."""
-    with pytest.raises(RefusedError, match=message):
+    with pytest.raises(DownloadError, match=message):
         parse_location(uri, FOLDER)
 
 
@@ -79,5 +79,5 @@ def test_the_name_of_a_download_stays_in_its_folder(url: str, name: str) -> None
 @pytest.mark.parametrize("path", ["a/../b", "../a", "/etc/passwd", "a//b", "a/./b", "a\0"])
 def test_the_path_of_a_file_of_a_folder_stays_in_it(path: str) -> None:
     """A bucket, a repository or an artifact may have any name in it."""
-    with pytest.raises(RefusedError, match=r"expected paths of files without '\.\.'"):
+    with pytest.raises(DownloadError, match=r"expected paths of files without '\.\.'"):
         safe_path(path)
