@@ -7,8 +7,10 @@ import http.client
 import logging
 import random
 import socket
+import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Final
 
 from batchedapi_core import contract
@@ -29,7 +31,7 @@ from batchedapi_serving.settings import CompareSettings
 
 log = logging.getLogger(__name__)
 ASK_SECONDS: Final = 1.5
-"""For one pod to connect, and again for each piece of its answer."""
+"""For the pods' name to be found, for one pod to connect, and for each piece of its answer."""
 ASK_ALL_SECONDS: Final = 3.0
 """After which no further pod is asked."""
 TRY_SECONDS: Final = 2.0
@@ -194,14 +196,8 @@ def recent_of_peer(
         NotComparedError: there is no such pod, or it has nothing, or does not say it; or this
             revision has served before.
     """
-    try:
-        found = socket.getaddrinfo(settings.peers, settings.port, type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise NotComparedError(f"no ready pod of {settings.peers}: {error}") from error
-    hosts = list(dict.fromkeys(str(address[0]) for *_, address in found))
-    random.shuffle(hosts)
     until, why = clock() + ASK_ALL_SECONDS, "every ready pod is of this revision"
-    for host in hosts:
+    for host in _hosts(settings):
         if clock() > until:
             break
         try:
@@ -224,6 +220,33 @@ def recent_of_peer(
             return head.meta, batches
         why = f"{host} has answered no batch yet"
     raise NotComparedError(why)
+
+
+def _hosts(settings: CompareSettings) -> list[str]:
+    """Addresses of the ready pods, in any order.
+
+    In a thread: the resolver's own limit is some 5 s for each try, server and search domain.
+
+    Raises:
+        NotComparedError: there is none, or nothing that says so.
+    """
+    found: Future[list[str]] = Future()
+
+    def look_up() -> None:
+        try:
+            told = socket.getaddrinfo(settings.peers, settings.port, type=socket.SOCK_STREAM)
+            found.set_result([str(address[0]) for *_, address in told])
+        except OSError as error:
+            found.set_exception(error)
+
+    threading.Thread(target=look_up, name="peers", daemon=True).start()
+    try:
+        hosts = list(dict.fromkeys(found.result(ASK_SECONDS)))
+    except OSError as error:  # TimeoutError is one, and says nothing
+        why = str(error) or f"no answer of the DNS in {ASK_SECONDS:g} s"
+        raise NotComparedError(f"no ready pod of {settings.peers}: {why}") from error
+    random.shuffle(hosts)
+    return hosts
 
 
 def _ask(settings: CompareSettings, host: str) -> list[Frame]:

@@ -50,7 +50,7 @@ _LONGEST_POLL: Final = 60.0
 _POLL_SECONDS: Final = 0.02
 """Between looks of who waits for the first row: nothing beside the start of a pod."""
 _RECENT_SECONDS: Final = 5.0
-"""For the model process to hand out its recent rows."""
+"""For one pod to take the recent rows; others that ask wait for it in the model process."""
 _WHOLE: Final = Part()
 _TEXT: Final = "text/plain; charset=utf-8"
 _NOT_FOUND: Final = (404, _TEXT, b"served here: / /metrics /livez /readyz /startupz\n")
@@ -144,20 +144,45 @@ class RecentRows:
         self._compare = settings.compare
         self._path = settings.recent_path
 
-    async def answer(self, headers: Iterable[tuple[bytes, bytes]]) -> Answer:
-        """To one request with those headers; where nothing is kept there is no such page."""
+    async def answer(
+        self,
+        http: h11.Connection,
+        connection: socket.socket,
+        headers: Iterable[tuple[bytes, bytes]],
+    ) -> None:
+        """Answer one request with those headers; where nothing is kept there is no such page.
+
+        Rows pass in pieces, as fast as they are taken: whoever asks costs the memory of one piece.
+
+        Raises:
+            TimeoutError: they were not taken in time.
+            OSError: the connection broke.
+            h11.LocalProtocolError: there is nobody to answer.
+        """
+        refusal = self._refusal(headers)
+        if refusal is None:
+            try:
+                rows, writer = await asyncio.open_unix_connection(self._path, limit=_READ_BYTES)
+            except OSError:
+                refusal = (503, _TEXT, b"the model process is not there; try again\n")
+        if refusal is not None:
+            await _send(http, connection, refusal, has_body=True)
+            return
+        with contextlib.closing(writer):
+            async with asyncio.timeout(_RECENT_SECONDS):
+                head = _head("application/octet-stream")
+                await _send_event(http, connection, h11.Response(status_code=200, headers=head))
+                while data := await rows.read(_READ_BYTES):
+                    await _send_event(http, connection, h11.Data(data=data))
+                await _send_event(http, connection, h11.EndOfMessage())
+
+    def _refusal(self, headers: Iterable[tuple[bytes, bytes]]) -> Answer | None:
         if self._compare is None:
             return _NOT_FOUND
         given = dict(headers).get(b"authorization", b"")
         if not hmac.compare_digest(given, f"Bearer {self._compare.token}".encode()):
             return 401, _TEXT, b"expected the token of the pods of this API\n"
-        try:
-            async with asyncio.timeout(_RECENT_SECONDS):
-                reader, writer = await asyncio.open_unix_connection(self._path)
-                with contextlib.closing(writer):
-                    return 200, "application/octet-stream", await reader.read()
-        except OSError:  # TimeoutError is one
-            return 503, _TEXT, b"the model process is not there; try again\n"
+        return None
 
 
 class AdminServer:
@@ -233,11 +258,11 @@ class AdminServer:
                     except ValueError:  # an address that is none
                         asked = urlsplit("")
                     if method == "GET" and asked.path == contract.PATH_RECENT:
-                        answer = await self._recent.answer(request.headers)
+                        await self._recent.answer(http, connection, request.headers)
                     else:
                         await self._app.wait(asked.path, asked.query)
                         answer = self._app.answer(method, asked.path, asked.query)
-                    await _send(http, connection, answer, has_body=method != "HEAD")
+                        await _send(http, connection, answer, has_body=method != "HEAD")
                     if http.our_state is h11.MUST_CLOSE or http.their_state is h11.MUST_CLOSE:
                         return  # it was asked to close
                     http.start_next_cycle()
@@ -294,11 +319,7 @@ async def _send(
         h11.LocalProtocolError: there is nobody to answer.
     """
     status, content_type, body = answer
-    headers = [
-        ("date", email.utils.formatdate(usegmt=True)),
-        ("content-type", content_type),
-        ("content-length", str(len(body))),
-    ]
+    headers = [*_head(content_type), ("content-length", str(len(body)))]
     parts = [http.send(h11.Response(status_code=status, headers=headers))]
     if has_body:
         parts.append(http.send(h11.Data(data=body)))
@@ -306,3 +327,11 @@ async def _send(
     data = b"".join(part for part in parts if part is not None)
     async with asyncio.timeout(_LIMITS.grace_period + len(data) / _LIMITS.least_rate):
         await asyncio.get_running_loop().sock_sendall(connection, data)
+
+
+async def _send_event(http: h11.Connection, connection: socket.socket, event: h11.Event) -> None:
+    await asyncio.get_running_loop().sock_sendall(connection, http.send(event) or b"")
+
+
+def _head(content_type: str) -> list[tuple[str, str]]:
+    return [("date", email.utils.formatdate(usegmt=True)), ("content-type", content_type)]

@@ -5,14 +5,18 @@ Two real replicas on sockets: what a cluster's DNS would find is told by the env
 
 import asyncio
 import http.client
+import io
 import json
 import os
 import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import httpx
+import numpy as np
 import pytest
 
 from batchedapi_core import contract
@@ -259,6 +263,36 @@ def test_rows_are_for_whoever_has_the_token_and_are_never_written(
     assert row in body
     files = [one for one in (*old.scratch.rglob("*"), *folder.rglob("*")) if one.is_file()]
     assert [] == [one for one in files if row in one.read_bytes()]
+
+
+def test_many_askers_cost_no_memory_each(tmp_path: Path) -> None:
+    """A rollout may start many pods at once, and the supervisor answers the probes beside them."""
+    length = 200_000
+    manifest = write_manifest(tmp_path, code(shape=length, seconds="0"), SPEC)
+    row = io.BytesIO()
+    np.save(row, np.ones((1, length), np.float32))
+    with running_replica(tmp_path, ["-f", str(manifest)], told("old")) as replica:
+        url = f"http://{HOST}:{replica.port}/predict"
+        for _ in range(10):
+            sent = {"content-type": "application/x-npy"}
+            assert 200 == httpx.post(url, content=row.getvalue(), headers=sent).status_code
+            time.sleep(0.15)  # so that each is kept
+        before = most_memory(replica)
+        right = {"authorization": f"Bearer {TOKEN}"}
+        with ThreadPoolExecutor(4) as pool:
+            answers = set(pool.map(lambda _: fetched(replica, right), range(4)))
+        grown = most_memory(replica) - before
+
+    ((status, body),) = answers
+    assert (200, True) == (status, len(body) > 12 * 2**20)
+    assert grown < 8 * 2**20
+
+
+def most_memory(replica: Replica) -> int:
+    """Bytes that its supervisor has used at most."""
+    status = Path(f"/proc/{replica.process.pid}/status").read_text()
+    (kib,) = (line.split()[1] for line in status.splitlines() if line.startswith("VmHWM"))
+    return 1024 * int(kib)
 
 
 def test_where_nothing_is_asked_for_there_is_no_such_page(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import socket
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +14,14 @@ from batchedapi_core.comparison import Allowed, Comparison, ComparisonReason
 from batchedapi_serving.errors import LoadError
 from batchedapi_serving.ipc import Frame
 from batchedapi_serving.model import compared as module
-from batchedapi_serving.model.compared import MOST_RUNS, compare, compared, failed_rows
+from batchedapi_serving.model.compared import (
+    MOST_RUNS,
+    NotComparedError,
+    compare,
+    compared,
+    failed_rows,
+    recent_of_peer,
+)
 from batchedapi_serving.predictor import MethodSpec, SizeOf, Tensor
 from batchedapi_serving.settings import CompareSettings
 from protocols import single
@@ -208,3 +217,20 @@ def test_items_fail_by_their_status() -> None:
     answer = {"kind": "items", "items": [[200, "json", 1], [422, "json", 1], [500, "json", 1]]}
 
     assert {1, 2} == failed_rows(answer, 3)
+
+
+def test_a_resolver_that_does_not_answer_holds_no_start_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own patience may be longer than `startupTimeout`, and no pod would ever be ready."""
+    over = threading.Event()
+
+    def silent(*_: Any, **__: Any) -> list[Any]:
+        over.wait(20)
+        raise socket.gaierror("Temporary failure in name resolution")
+
+    monkeypatch.setattr(socket, "getaddrinfo", silent)
+    monkeypatch.setattr(module, "ASK_SECONDS", 0.01)
+    settings = CompareSettings("peers", 1, "token", "new", slower=0.3, differ=0.0)
+
+    with pytest.raises(NotComparedError, match=r"no ready pod of peers: no answer .* in 0.01 s"):
+        recent_of_peer(settings, [])
+    over.set()
