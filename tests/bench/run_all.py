@@ -18,7 +18,6 @@ from harness.servers import BENCH
 FULL: Final = (
     "throughput.py --workload W1",
     "throughput.py --workload W3 --baseline bare",
-    "tracing.py",
     "throughput.py --workload W1 --peer litserve --connections 1,16,64,256",
     "throughput.py --workload W3 --peer litserve --connections 1,16,64,256",
     "throughput.py --workload W1 --peer bentoml --connections 1,16,64,256",
@@ -45,7 +44,6 @@ FULL: Final = (
 QUICK: Final = (
     "throughput.py --workload W1 --connections 1,64 --rounds 1 --seconds 1",
     "throughput.py --workload W3 --connections 1,64 --rounds 1 --seconds 1 --baseline bare",
-    "tracing.py --starts 2 --rounds 1",
     "throughput.py --workload W1 --peer litserve --connections 1,64 --rounds 1 --seconds 1",
     "throughput.py --workload W1 --peer bentoml --connections 1,64 --rounds 1 --seconds 1",
     "identity.py --ids 20000",

@@ -1,11 +1,10 @@
-"""etcd and kube-apiserver of one's own, to be stopped and audited; no node.
+"""etcd and kube-apiserver of one's own, which is audited; no node.
 
 Controllers are started where a measurement needs them: pods are objects that nobody runs.
 """
 
 import json
 import os
-import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -20,11 +19,9 @@ from ports import free_port
 
 from .servers import ending_on_sigterm
 
-Identity = pki.Identity
-OPERATOR: Final = Identity("operator", "/O=system:masters/CN=operator")
-STANDBY: Final = Identity("operator-2", "/O=system:masters/CN=operator-2")
-ADMIN: Final = Identity("admin", "/O=system:masters/CN=admin")
-SERVER: Final = Identity("kube-apiserver", "/CN=kube-apiserver", "DNS:localhost,IP:127.0.0.1")
+OPERATOR: Final = pki.Identity("operator", "/O=system:masters/CN=operator")
+ADMIN: Final = pki.Identity("admin", "/O=system:masters/CN=admin")
+SERVER: Final = pki.Identity("kube-apiserver", "/CN=kube-apiserver", "DNS:localhost,IP:127.0.0.1")
 CONTROLLERS: Final = (
     "deployment-controller", "replicaset-controller", "garbage-collector-controller",
     "disruption-controller", "resourcequota-controller", "namespace-controller",
@@ -35,7 +32,7 @@ AUDIT: Final = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
     "omitStages": ["RequestReceived"],
-    "rules": [{"level": "Metadata", "users": ["operator", "operator-2"]}, {"level": "None"}],
+    "rules": [{"level": "Metadata", "users": ["operator"]}, {"level": "None"}],
 }
 
 
@@ -44,29 +41,14 @@ class ControlPlane:
     """A running one."""
 
     folder: Path
-    command: list[str | Path]
-    """Command line of the apiserver."""
     apiserver: "subprocess.Popen[bytes]"
 
     def kubeconfig(self, identity: pki.Identity) -> Path:
         """The file of that identity."""
         return self.folder / f"{identity.name}.kubeconfig"
 
-    def stop(self) -> None:
-        """The apiserver answers nothing any more; connections to it stay as they are."""
-        self.apiserver.send_signal(signal.SIGSTOP)
-
-    def go_on(self) -> None:
-        """The apiserver answers again."""
-        self.apiserver.send_signal(signal.SIGCONT)
-
-    def kill(self) -> None:
-        """The apiserver is gone, and nobody listens on its port."""
-        self.apiserver.kill()
-        self.apiserver.wait()
-
     def audited(self) -> list[dict[str, Any]]:
-        """Every request of the operators, in order of their ends."""
+        """Every request of the operator, in order of their ends."""
         lines = (self.folder / "audit.log").read_text().splitlines()
         return [json.loads(line) for line in lines if line.endswith("}")]
 
@@ -77,9 +59,9 @@ def control_plane(folder: Path, *more: str) -> Iterator[ControlPlane]:
     binary = tools.kubernetes()
     keys, port, etcd = folder / "pki", free_port(), f"http://127.0.0.1:{free_port()}"
     pki.make_authority(keys)
-    for identity in (SERVER, ADMIN, OPERATOR, STANDBY):
+    for identity in (SERVER, ADMIN, OPERATOR):
         pki.issue(keys, identity)
-    for identity in (ADMIN, OPERATOR, STANDBY):
+    for identity in (ADMIN, OPERATOR):
         config = pki.kubeconfig(keys, identity, f"https://127.0.0.1:{port}")
         (folder / f"{identity.name}.kubeconfig").write_text(config)
     (folder / "audit.json").write_text(json.dumps(AUDIT))
@@ -99,20 +81,16 @@ def control_plane(folder: Path, *more: str) -> Iterator[ControlPlane]:
          f"--audit-log-path={folder / 'audit.log'}", "--audit-log-maxsize=1000", *more],
     )  # fmt: skip
     running = []
-    plane = None
     try:
         for command in commands:
             with (folder / f"{command[0]}.log").open("wb") as log:
                 running.append(subprocess.Popen([binary, *command], stdout=log, stderr=log))
-        plane = ControlPlane(folder, [binary, *commands[-1]], running[-1])
+        plane = ControlPlane(folder, running[-1])
         until_ready(plane)
         with ending_on_sigterm():
             yield plane
     finally:
-        if plane is not None:
-            running.append(plane.apiserver)
         for process in reversed(running):
-            process.send_signal(signal.SIGCONT)
             process.kill()
             process.wait()
 
