@@ -262,24 +262,32 @@ def ready(
         now: By which pods that are deleted should be gone.
     """
     kind = ConditionType.READY
-    some = deployment is None or deployment.replicas > 0
-    cause = next(
-        (one for one in causes if one.status == "False" or (some and one.reason in _WAITS)), None
-    )
+    cause = _cause(deployment, causes)
     answering = 0 if deployment is None else deployment.ready
-    if cause is not None and (answering == 0 or not current):
-        earlier = f"{_earlier(answering)}; " if answering else ""
-        status = cause.status if answering else "False"  # an image that is long in coming may come
-        return NewCondition(kind, status, cause.reason, earlier + cause.message)
+    if cause is not None and not (answering and current):
+        if not answering:
+            return NewCondition(kind, "False", cause.reason, cause.message)
+        seen = f"{_earlier(answering)}; {cause.message}"  # an image that is long in coming may come
+        return NewCondition(kind, cause.status, cause.reason, seen)
     if deployment is None or deployment.replicas == 0:
         return told(kind, "False", *_nobody(pods, now))
     share = f"{answering} of {deployment.replicas} replicas ready"
-    if answering == 0 or not current:
-        if answering:
-            return told(kind, "Unknown", "ModelLoading", _earlier(answering))
+    if not answering:
         return told(kind, "False", "ModelLoading", share)
+    if not current:
+        return told(kind, "Unknown", "ModelLoading", _earlier(answering))
     reason = "MinimumReady" if answering < deployment.replicas else "AllReplicasReady"
     return told(kind, "True", reason, share)
+
+
+def _cause(
+    deployment: DeploymentView | None, causes: Iterable[NewCondition]
+) -> NewCondition | None:
+    """The first that says why nobody answers; one that waits says so where pods are asked for."""
+    some = deployment is None or deployment.replicas > 0
+    return next(
+        (one for one in causes if one.status == "False" or (some and one.reason in _WAITS)), None
+    )
 
 
 def _nobody(pods: Sequence[PodView], now: datetime | None) -> _Seen:
@@ -315,12 +323,7 @@ def ready_by_roles(
             return told(kind, "False", "Waking", f"{cause.message}; {share}")
         return workers
     if web is None or web.ready == 0:
-        share = "0 web pods ready" if web is None else f"0 of {web.replicas} web pods ready"
-        reason, why = _web_failure(front.pods, now) or ("WebStarting", workers.message)
-        moving = reason == "WebStarting" and front.replicas > 0
-        if front.replicas:
-            share = f"{front.replicas} replicas from before the queue still answer; {share}"
-        return told(kind, "Unknown" if moving else "False", reason, f"{share}; {why}")
+        return _no_web(workers, front, now)
     share = f"{web.ready} of {web.replicas} web pods ready"
     if front.at_zero:
         return told(kind, "True", "ScaledToZero", share)
@@ -330,6 +333,18 @@ def ready_by_roles(
     if reason == "AllReplicasReady" and web.ready < web.replicas:
         reason = "MinimumReady"
     return replace(workers, reason=reason, message=f"{workers.message}, {share}")
+
+
+def _no_web(workers: NewCondition, front: Front, now: datetime) -> NewCondition:
+    """Ready of an API with a queue of which no web pod answers."""
+    share = f"0 of {front.deployment.replicas} web pods" if front.deployment else "0 web pods"
+    reason, why = _web_failure(front.pods, now) or ("WebStarting", workers.message)
+    seen = f"{share} ready; {why}"
+    if not front.replicas:
+        return told(ConditionType.READY, "False", reason, seen)
+    seen = f"{front.replicas} replicas from before the queue still answer; {seen}"
+    moving = reason == "WebStarting"
+    return told(ConditionType.READY, "Unknown" if moving else "False", reason, seen)
 
 
 def _web_failure(pods: Sequence[PodView], now: datetime) -> _Seen | None:
@@ -591,18 +606,24 @@ def scheduled(pods: Sequence[PodView]) -> NewCondition:
     kind = ConditionType.SCHEDULED
     waiting = [pod for pod in pods if pod.unschedulable and not pod.gone]
     if waiting:
-        said = waiting[0].unschedulable
-        fields = ", ".join(field for words, field in _PLACES if re.search(words, said))
-        share = f"{len(waiting)} of {len(pods)} pods: {f'{fields}: ' if fields else ''}{said}"
-        made = told(kind, "False", waiting[0].unplaced or "Unschedulable", share)
-        of_role = of_web if waiting[0].role == contract.ROLE_WEB else str
-        return replace(made, message=of_role(made.message))
+        return _unschedulable(waiting, f"{len(waiting)} of {len(pods)} pods")
     new = [pod for pod in pods if pod.unplaced and not pod.gone]
     if new:
         return told(kind, "Unknown", "NotScheduled", f"{len(new)} of {len(pods)} pods have no node")
     if not pods:
         return told(kind, "Unknown", "NoReplicas", "there are no pods")
     return told(kind, "True", "Scheduled")
+
+
+def _unschedulable(waiting: Sequence[PodView], share: str) -> NewCondition:
+    """The message of the first that has no node, and the fields of the manifest behind it."""
+    first = waiting[0]
+    said = first.unschedulable
+    fields = [field for words, field in _PLACES if re.search(words, said)]
+    seen = ": ".join(filter(None, (share, ", ".join(fields), said)))
+    made = told(ConditionType.SCHEDULED, "False", first.unplaced or "Unschedulable", seen)
+    web = first.role == contract.ROLE_WEB
+    return replace(made, message=of_web(made.message)) if web else made
 
 
 def for_tools(found: Sequence[NewCondition]) -> NewCondition | None:

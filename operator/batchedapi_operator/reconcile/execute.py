@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import hashlib
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -241,21 +242,25 @@ def cleared(live: JsonObject, body: JsonObject, refused: Sequence[str]) -> list[
     ours = next(named, None)
     if ours is None:
         return None
+    foreign = [entry["fieldsV1"] for entry in whole if entry is not ours]
     found = False
-    for field in refused:
-        # as steps of `fieldsV1`; which item of a list it was says nothing about ours
-        pattern: list[str] = []
-        for part in field.split("."):
-            pattern += [f"f:{_ITEM.sub('', part)}", *[_ANY] * len(_ITEM.findall(part))]
-        for theirs in (entry["fieldsV1"] for entry in whole if entry is not ours):
-            for path in tuple(_in_the_way(theirs, live, body, tuple(pattern))):
-                *above, last = path
-                place = ours["fieldsV1"]
-                for step in above:
-                    place = place.setdefault(step, {})
-                place[last] = _taken(theirs, path)
-                found = True
+    for theirs, pattern in itertools.product(foreign, map(_steps, refused)):
+        for path in tuple(_in_the_way(theirs, live, body, pattern)):
+            *above, last = path
+            place = ours["fieldsV1"]
+            for step in above:
+                place = place.setdefault(step, {})
+            place[last] = _taken(theirs, path)
+            found = True
     return managed if found else None
+
+
+def _steps(field: str) -> _Path:
+    """A field as steps of `fieldsV1`; which item of a list it was says nothing about ours."""
+    steps: list[str] = []
+    for part in field.split("."):
+        steps += [f"f:{_ITEM.sub('', part)}", *[_ANY] * len(_ITEM.findall(part))]
+    return tuple(steps)
 
 
 def _in_the_way(

@@ -33,6 +33,10 @@ _NO_WEB: Final = ("WebStarting", "WebNotStarting")
 """Reasons of Ready: however many workers there are, they answer nobody."""
 _ASLEEP: Final = ("ScaledToZero", "Waking")
 """Others, of an API without a worker that is ready, unless something keeps the first from it."""
+_BREAKING: Final = {
+    ConditionType.SPEC_VALID, ConditionType.MODEL_LOADED, ConditionType.COMPARED,
+}  # fmt: skip
+"""Conditions of which each, where it is False, breaks an API."""
 OUR_FIELDS: Final = (
     "observedGeneration", "phase", "replicas", "readyReplicas", "updatedReplicas",
     "desiredReplicas", "selector", "web", "url", "revision",
@@ -243,15 +247,14 @@ def _phase(subject: StatusSubject, found: Iterable[NewCondition], observed: Obse
     state = {one.type: one for one in found}
     deployment = observed.deployment
     ready = state[ConditionType.READY]
-    without_web = ready.reason in _NO_WEB
-    answers = _replicas(observed) if without_web else deployment.ready if deployment else 0
+    if ready.reason in _NO_WEB:
+        answers = _replicas(observed)
+    else:
+        answers = deployment.ready if deployment else 0
     answering = (ready.status == "True" and ready.reason in _ASLEEP) or answers > 0
-    broken = ready.reason == "WebNotStarting" or any(
-        one.status == "False"
-        for kind, one in state.items()
-        if kind in (ConditionType.SPEC_VALID, ConditionType.MODEL_LOADED, ConditionType.COMPARED)
-    )
-    if broken or state[ConditionType.PROGRESSING].reason == conditions.STUCK:
+    broken = {kind for kind, one in state.items() if one.status == "False"} & _BREAKING
+    stuck = state[ConditionType.PROGRESSING].reason == conditions.STUCK
+    if broken or stuck or ready.reason == "WebNotStarting":
         return Phase.DEGRADED if answering else Phase.ERROR
     if not answering:
         return Phase.PENDING

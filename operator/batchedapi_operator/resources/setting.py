@@ -100,24 +100,13 @@ class Running:
 def setting_of(api: BatchedAPI) -> JsonObject:
     """The fields `env`, `envFrom` and `resources` of the serving container."""
     compute, predictor = api.spec.compute, api.spec.predictor
-    told: dict[str, JsonObject] = {}
-    for entry in predictor.env:
-        value: JsonObject = {"value": entry.value}
-        if entry.value_from is not None:
-            value = {"valueFrom": as_written(entry.value_from)}
-        told[entry.name] = value
-    queue = api.spec.server_side_batching.queue
-    secrets = (
-        {}
-        if queue is None
-        else {
-            contract.ENV_REDIS_USERNAME: queue.redis.username_secret,
-            contract.ENV_REDIS_PASSWORD: queue.redis.password_secret,
-        }
-    )
-    for name, secret in secrets.items():
-        if secret is not None:  # what the manifest says beats a variable of that name
-            told[name] = {"valueFrom": {"secretKeyRef": as_written(secret)}}
+    told: dict[str, JsonObject] = {entry.name: {"value": entry.value} for entry in predictor.env}
+    told |= {
+        entry.name: {"valueFrom": as_written(entry.value_from)}
+        for entry in predictor.env
+        if entry.value_from is not None
+    }
+    told |= _credentials(api)  # what the manifest says beats a variable of that name
     if predictor.processes_per_replica == CPU_COUNT:
         told[contract.ENV_CPU_REQUEST] = {"value": compute.cpu}
     sources, called = _sources(api)
@@ -135,6 +124,22 @@ def setting_of(api: BatchedAPI) -> JsonObject:
         **({"env": env} if env else {}),
         **({"envFrom": sources} if sources else {}),
         "resources": resources,
+    }
+
+
+def _credentials(api: BatchedAPI) -> dict[str, JsonObject]:
+    """Variables of the queue's Redis that are in Secrets."""
+    queue = api.spec.server_side_batching.queue
+    if queue is None:
+        return {}
+    secrets = {
+        contract.ENV_REDIS_USERNAME: queue.redis.username_secret,
+        contract.ENV_REDIS_PASSWORD: queue.redis.password_secret,
+    }
+    return {
+        name: {"valueFrom": {"secretKeyRef": as_written(secret)}}
+        for name, secret in secrets.items()
+        if secret is not None
     }
 
 
