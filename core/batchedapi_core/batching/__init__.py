@@ -7,7 +7,7 @@ caller's; sizes are rows, or requests under `SizeUnit.REQUESTS`.
 from batchedapi_core.batching.batcher import Admission, Batcher, retry_after
 from batchedapi_core.batching.decision import Action, Idle, Release, WaitUntil, next_action
 from batchedapi_core.batching.lanes import RETRY, Batch, Lane, LanePool, Lanes
-from batchedapi_core.batching.lengths import lengths_of, padding_class
+from batchedapi_core.batching.lengths import lengths_in, lengths_of, padding_class
 from batchedapi_core.batching.policy import (
     BatchPolicy,
     Effective,

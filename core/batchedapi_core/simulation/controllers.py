@@ -78,6 +78,7 @@ ORACLE_STEP: Final = 5  # seconds for which its number of replicas stays
 _LEAST_SECONDS: Final = 20.0
 _MOST_SECONDS: Final = 90.0
 _ENOUGH: Final = 100_000.0  # requests: more would not move the 99th percentile
+_ENOUGH_OF_LENGTHS: Final = 20_000.0  # each takes four times as long, and moves it by a hundredth
 _HALVINGS: Final = 9
 _LOWEST, _HIGHEST = 0.05, 1.2  # of the capacity of full batches
 
@@ -114,7 +115,8 @@ def max_rate(
             assert_never(service.size_unit)
     if service.latency_target is None:
         return full
-    seconds = float(math.ceil(min(_MOST_SECONDS, max(_LEAST_SECONDS, _ENOUGH / full))))
+    enough = _ENOUGH_OF_LENGTHS if service.lengths else _ENOUGH
+    seconds = float(math.ceil(min(_MOST_SECONDS, max(_LEAST_SECONDS, enough / full))))
     low, high = _LOWEST, _HIGHEST
     for _ in range(_HALVINGS):
         middle = (low + high) / 2

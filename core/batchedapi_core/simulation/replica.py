@@ -1,6 +1,7 @@
 """A replica of a simulated fleet: its service, its counters, and the batches that it runs."""
 
 import random
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
@@ -9,12 +10,21 @@ from typing import Final
 import numpy as np
 
 from batchedapi_core import contract
-from batchedapi_core.batching import Batch, BatchPolicy, QueueOrder, Request, SizeUnit, Strategy
+from batchedapi_core.batching import (
+    Batch,
+    BatchPolicy,
+    QueueOrder,
+    Request,
+    SizeUnit,
+    Strategy,
+    lengths_of,
+)
 from batchedapi_core.service_model import ServiceTime
 from batchedapi_core.simulation.virtual_replica import (
     BatchRun,
     Books,
     End,
+    Refused,
     ReplicaPlan,
     VirtualReplica,
 )
@@ -57,6 +67,9 @@ class NoisyService:
     size_unit: SizeUnit = SizeUnit.ROWS
     queue_order: QueueOrder = QueueOrder.FIFO
     cold_batches: int = COLD_BATCHES  # of a new replica, each COLD_FACTOR slower
+    per_length: float = 0.0  # seconds for each row and unit of the longest row's length
+    lengths: tuple[int, ...] = ()
+    """Of rows, to draw from; empty: they have none."""
     pace: Pace | None = None  # None: every replica keeps to the line, at any time
     time: ServiceTime = field(init=False, repr=False, compare=False)
 
@@ -65,6 +78,7 @@ class NoisyService:
             (0.0 <= self.fixed < inf, "fixed: finite seconds >= 0"),
             (0.0 <= self.per_row < inf, "per_row: finite seconds >= 0"),
             (self.fixed + self.per_row > 0.0, "fixed + per_row > 0 seconds"),
+            (0.0 <= self.per_length < inf, "per_length: finite seconds >= 0"),
             (self.max_batch_size >= 1, "max_batch_size >= 1"),
             (0.0 <= self.batch_interval < inf, "batch_interval: finite seconds >= 0"),
             (
@@ -80,7 +94,17 @@ class NoisyService:
         ):
             if not accepted:
                 raise ValueError(f"service: expected {expected}, got {self}")
-        object.__setattr__(self, "time", ServiceTime(self.fixed, self.per_row))
+        per_row = self.per_row + self.per_length * self.mean_length
+        object.__setattr__(self, "time", ServiceTime(self.fixed, per_row))
+
+    @property
+    def mean_length(self) -> int:
+        """Of rows; 0: they have none."""
+        return round(sum(self.lengths) / max(1, len(self.lengths)))
+
+    def seconds(self, rows: int, longest: int) -> float:
+        """Seconds of a batch without noise; `longest` is the length of its longest row."""
+        return self.fixed + (self.per_row + self.per_length * longest) * rows
 
     @property
     def capacity(self) -> float:
@@ -106,6 +130,7 @@ class NoisyService:
             self.strategy,
             self.max_latency,
             queue_order=self.queue_order,
+            pads_to=sys.maxsize if self.lengths else 0,
         )
 
 
@@ -177,10 +202,10 @@ class Durations:
         self._factors: list[float] = []
         self._at = 0
 
-    def next(self, rows: int, size: int, start: float) -> float:
+    def next(self, rows: int, size: int, start: float, longest: int = 0) -> float:
         """Seconds of the next batch, of `size` in the unit of the largest, which starts then."""
         service = self._service
-        seconds = service.fixed + service.per_row * rows
+        seconds = service.seconds(rows, longest)
         if service.pace is not None:
             seconds *= service.pace(self._number, start, size / service.max_batch_size)
         if service.noise > 0.0:
@@ -209,6 +234,7 @@ class SimulatedReplica(Books):
         "_answered",
         "_durations",
         "_most_queued",
+        "_random",
         "_replica",
         "_service",
         "answers",
@@ -230,13 +256,14 @@ class SimulatedReplica(Books):
             max_in_flight=service.max_in_flight,
             restart=RESTART,
         )
-        which_lane = random.Random(0)  # noqa: S311 - no cryptography, and all are alike
-        self._replica = VirtualReplica(plan, self._run, self, which_lane, ready_at)
+        self._random = random.Random(0)  # noqa: S311 - no cryptography, and all are alike
+        self._replica = VirtualReplica(plan, self._run, self, self._random, ready_at)
         if service.max_latency is not None:  # as a model process that is to meet one times its own
+            warmed_up = self._replica.scheduler.methods[_METHOD].batcher.warmed_up
+            mean = service.mean_length
             for size in contract.batch_size_buckets(service.max_batch_size):
-                self._replica.scheduler.methods[_METHOD].batcher.warmed_up(
-                    size, service.time.seconds(size)
-                )
+                for length in {mean, mean // 4}:  # an example and its beginning
+                    warmed_up(size, service.seconds(size, length), size, length)
 
     @property
     def queue_rows(self) -> int:
@@ -266,6 +293,7 @@ class SimulatedReplica(Books):
             until: inf runs everything that waits to its end.
         """
         replica, counters, most = self._replica, self.counters, self._most_queued
+        lengths, shapes = self._service.lengths, None
         i, count = 0, len(times)
         while True:
             at = times[i] if i < count else inf
@@ -276,7 +304,9 @@ class SimulatedReplica(Books):
                 counters.received += size
                 counters.squares_received += size * size
                 full = most < inf and size > most - replica.queue_rows
-                if full or not isinstance(replica.arrive(_METHOD, size, at), Request):
+                if lengths:
+                    shapes = [(length,) for length in self._random.choices(lengths, k=size)]
+                if full or isinstance(replica.arrive(_METHOD, size, at, shapes=shapes), Refused):
                     counters.rejected += size
                     self._refuse()
             elif event >= until:
@@ -291,7 +321,8 @@ class SimulatedReplica(Books):
     # ------------------------------------------------------------ the model and the books
 
     def _run(self, batch: Batch) -> BatchRun:
-        return BatchRun(self._durations.next(batch.rows, batch.size, batch.started))
+        longest = lengths_of(batch.requests)[1] if self._service.lengths else 0
+        return BatchRun(self._durations.next(batch.rows, batch.size, batch.started, longest))
 
     def started(self, batch: Batch, now: float) -> None:
         """See Books."""

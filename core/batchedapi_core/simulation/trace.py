@@ -86,10 +86,16 @@ class StepTrace:
 class RecordedTrace:
     """Requests as they came."""
 
-    __slots__ = ("_cuts", "_rows", "_rows_before", "_times", "seconds")
+    __slots__ = ("_cuts", "_rows", "_rows_before", "_times", "lengths", "seconds")
 
-    def __init__(self, times: Sequence[float], rows: Sequence[int]) -> None:
-        """`times` in seconds from the beginning, >= 0 in any order, with the rows of each."""
+    def __init__(
+        self, times: Sequence[float], rows: Sequence[int], lengths: Sequence[int] = ()
+    ) -> None:
+        """`times` in seconds from the beginning, >= 0 in any order, with the rows of each.
+
+        `lengths` are those of rows that have some, in no order.
+        """
+        self.lengths = tuple(lengths)
         order = np.argsort(np.asarray(times, dtype=np.float64), kind="stable")
         self._times = np.asarray(times, dtype=np.float64)[order]
         self._rows = np.asarray(rows, dtype=np.int64)[order]

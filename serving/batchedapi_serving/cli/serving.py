@@ -114,8 +114,8 @@ _DRAIN_DELAY: Final = click.option(
 )  # fmt: skip
 _RECORD: Final = click.option(
     "--record", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
-    help="Write when requests arrive, one JSON line each with time, rows, shape and method, for"
-    " `batchedapi simulate`; nothing that is in a request. The file is new or empty.",
+    help="Write when requests arrive, one JSON line each with time, rows, their lengths and method,"
+    " for `batchedapi simulate`; nothing else that is in a request. The file is new or empty.",
 )  # fmt: skip
 _API_KEYS: Final = click.option(
     "--api-keys", metavar="FOLDER", type=click.Path(file_okay=False, path_type=Path),

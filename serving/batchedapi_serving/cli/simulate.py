@@ -27,11 +27,16 @@ _DURATION = "DURATION"
 @click.option(
     "--trace", required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="The load: CSV lines t,rate (seconds; rows/s from then on), or recorded requests as JSON"
-    ' lines {"t": seconds, "rows": n}.',
+    ' lines {"t": seconds, "rows": n, "lengths": [...]}.',
 )  # fmt: skip
 @click.option(
     "--service", metavar="a=DURATION,b=DURATION",
-    help="A batch of n rows takes a + b * n; `batchedapi check` measures both.",
+    help="A batch of n rows takes a + b * n; `batchedapi check` measures both. With c=DURATION too,"
+    " where rows have lengths: a + (b + c * L) * n, of which the longest is L long.",
+)  # fmt: skip
+@click.option(
+    "--lengths", metavar="LEAST..MOST",
+    help="Of rows, for c: as many from 4 to 8 as from 8 to 16. [default: as recorded]",
 )  # fmt: skip
 @click.option(
     "--max-batch-size", type=click.IntRange(1, contract.MAX_BATCH_SIZE_LIMIT),

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from batchedapi_core.manifest import UnitError, UnknownFields, parse_duration
+from batchedapi_core.simulation import RecordedTrace
 from batchedapi_serving.cli.documents import load_api, manifest_of
 from batchedapi_serving.laptop.simulating.report import BLOCKS, PLAIN, render
 from batchedapi_serving.laptop.simulating.run import (
@@ -18,6 +19,7 @@ from batchedapi_serving.laptop.simulating.run import (
 from batchedapi_serving.laptop.simulating.settings import (
     OptionError,
     SimulateOptions,
+    parse_lengths,
     parse_service,
     parse_startup,
     set_up,
@@ -34,6 +36,7 @@ def perform(
     assertions: Sequence[str],
     *,
     service: str | None,
+    lengths: str | None,
     startup: str | None,
     batch_interval: str | None,
     max_latency: str | None,
@@ -54,19 +57,23 @@ def perform(
     except AssertionFormError as error:
         raise OptionError(f"--assert: {error}") from error
     api = manifest_of(_MODEL) if file is None else load_api(file, name, UnknownFields.REFUSE)
+    time, per_length = (None, 0.0) if service is None else parse_service(service)
+    try:
+        load = parse_trace(trace.read_text("utf-8", "replace"))
+    except TraceError as error:
+        raise OptionError(f"--trace {trace}: {error}") from error
+    recorded = load.lengths if per_length and isinstance(load, RecordedTrace) else ()
     options = SimulateOptions(
-        service=None if service is None else parse_service(service),
+        service=time,
+        per_length=per_length,
+        lengths=recorded if lengths is None else parse_lengths(lengths),
+        lengths_from="--trace" if lengths is None else "--lengths",
         batch_interval=_duration("--batch-interval", batch_interval),
         max_latency=_duration("--max-latency", max_latency),
         startup=None if startup is None else parse_startup(startup),
         **numbers,
     )
-    setup = set_up(api, options)
-    try:
-        load = parse_trace(trace.read_text("utf-8", "replace"))
-    except TraceError as error:
-        raise OptionError(f"--trace {trace}: {error}") from error
-    simulated = run(setup, load)
+    simulated = run(set_up(api, options), load)
     values = [(one, simulated.value(one.quantity)) for one in wanted]
     return simulated, [one.failure(value) for one, value in values if not one.holds(value)]
 

@@ -2,25 +2,23 @@
 
     engine.submit -> RecordingEngine -> ArrivalLog (bounded, in memory) -> its thread -> RecordFile
 
-One JSON object a line: {"t": seconds since the recording began, "rows", "shape", "method"}, of
-every request that asked for service, refused or not. What is in a request is never written. The web
-process with the queue writes for all of them, as all requests come to it; without `--record` its
-engine is the dispatcher itself.
+One JSON object a line: {"t": seconds since the recording began, "rows", "lengths", "method"}, of
+every request that asked for service, refused or not. Nothing but the lengths of rows that have some
+is written of what is in a request. The web process with the queue writes for all of them, as all
+requests come to it; without `--record` its engine is the dispatcher itself.
 """
 
 import contextlib
-import functools
-import json
 import logging
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from batchedapi_core.batching import Client
+from batchedapi_core.batching import Client, lengths_in
 from batchedapi_serving.codecs import DecodedRequest
 from batchedapi_serving.dispatch.engine import Caller, Engine, RequestHandle, ServedMethod
 from batchedapi_serving.predictor import MethodSpec
@@ -35,11 +33,10 @@ STOP_SECONDS: Final = 2.0
 """For a disk that hangs when the replica stops; within what a drained web process gets to end."""
 _LINES_AT_ONCE: Final = 256
 """A third of a millisecond of the GIL."""
-_KEYS: Final = 1024
 _LOOK_BACK: Final = 65536
-"""Bytes in which the end of the last line is looked for; a line of ours has some hundred."""
-MIXED: Final = "mixed"
-"""Shape of a request whose rows have several."""
+"""Bytes in which the end of the last line is looked for; a line of ours has a tenth at most."""
+MOST_LENGTHS: Final = 1024
+"""Rows of a request whose lengths are written; those behind them are like them."""
 
 
 class RecordFile:
@@ -93,7 +90,7 @@ class UnwrittenError(Exception):
 class _Arrival(NamedTuple):
     time: float
     rows: int
-    shape: Hashable
+    lengths: Sequence[int]
     method: str
 
 
@@ -120,16 +117,11 @@ class ArrivalLog:
         """Begin to write."""
         self._thread.start()
 
-    def arrived(
-        self, time: float, rows: int, shapes: Sequence[Hashable] | None, method: str
-    ) -> None:
+    def arrived(self, time: float, rows: int, lengths: Sequence[int], method: str) -> None:
         """Take note of a request; it costs two microseconds and never waits."""
         self._came += 1
         if len(self._held) < self._most_held:
-            shape: Hashable = None
-            if shapes is not None:
-                shape = shapes[0] if all(other == shapes[0] for other in shapes) else MIXED
-            self._held.append(_Arrival(time, rows, shape, method))
+            self._held.append(_Arrival(time, rows, lengths[:MOST_LENGTHS], method))
 
     def close(self, seconds: float = STOP_SECONDS) -> None:
         """Write what is held and say what could not be, after at most `seconds`."""
@@ -157,7 +149,7 @@ class ArrivalLog:
             lines = [
                 (
                     f'{{"t": {max(0.0, one.time - self._started):.6f}, "rows": {one.rows},'
-                    f' "shape": {_text(one.shape)}, "method": {_text(one.method)}}}\n'
+                    f' "lengths": {[*one.lengths] or "null"}, "method": "{one.method}"}}\n'
                 ).encode()
                 for one in (self._held.popleft() for _ in range(count))
             ]
@@ -171,11 +163,6 @@ class ArrivalLog:
             else:
                 self._failing = False
                 self._written += count
-
-
-@functools.lru_cache(_KEYS)
-def _text(key: Hashable) -> str:
-    return json.dumps(key)
 
 
 class RecordingEngine:
@@ -211,7 +198,8 @@ class RecordingEngine:
         timeout: float | None = None,
     ) -> RequestHandle:
         """See Engine."""
-        self._arrivals.arrived(self._now(), decoded.rows, decoded.shapes, served.spec.name)
+        lengths = lengths_in(decoded.sizes, decoded.shapes)
+        self._arrivals.arrived(self._now(), decoded.rows, lengths, served.spec.name)
         return self._engine.submit(served, decoded, client, caller, timeout)
 
     def close(self) -> None:

@@ -97,14 +97,14 @@ async def test_every_request_of_all_web_processes_is_one_line(tmp_path: Path) ->
     assert {200} == {answer.status for answer in answers}
     assert (800, 0) == written
     assert rows_of(answers) == sorted(line["rows"] for line in lines)
-    assert {("t", "rows", "shape", "method")} == {tuple(line) for line in lines}
-    assert {(None, "predict")} == {(line["shape"], line["method"]) for line in lines}
+    assert {("t", "rows", "lengths", "method")} == {tuple(line) for line in lines}
+    assert {(None, "predict")} == {(line["lengths"], line["method"]) for line in lines}
     assert sorted(times) == times
     assert 0.0 < times[0] <= times[-1] < seconds
     assert PAYLOAD not in record.read_text()
 
 
-async def test_every_protocol_is_recorded_with_method_and_shape(tmp_path: Path) -> None:
+async def test_every_protocol_is_recorded_with_method_and_lengths(tmp_path: Path) -> None:
     """Rows of 1, 2, 3 and 4 numbers: JSON, v1, v2 over HTTP and gRPC; a refused body is none."""
     file, record = manifest(tmp_path), tmp_path / "record.jsonl"
     grpc_port = free_port()
@@ -131,8 +131,7 @@ async def test_every_protocol_is_recorded_with_method_and_shape(tmp_path: Path) 
     lines = lines_of(record)
     assert {"total"} == {line["method"] for line in lines}
     assert [1, 2, 1, 2, 1] == [line["rows"] for line in lines]
-    shapes = [json.dumps(line["shape"]).replace("[", "").replace("]", "") for line in lines]
-    assert ["1", "2", "3", '"mixed"', "4"] == shapes
+    assert [[1], [2, 2], [3], [2, 1], [4]] == [line["lengths"] for line in lines]
 
 
 async def test_a_full_disk_fails_no_request_and_is_said_at_the_end(tmp_path: Path) -> None:

@@ -114,10 +114,12 @@ async def test_requests_of_all_web_processes_come_to_a_desk_that_records(
         assert isinstance(backend.engine, RecordingEngine)
         further: Any = backend.emptied.__self__  # type: ignore[attr-defined]  # the server of further web processes
         assert backend.engine is further.engine
-        backend.engine._arrivals.arrived(1.0, 2, None, "predict")
+        backend.engine._arrivals.arrived(1.0, 2, (3, 4), "predict")
         await asyncio.sleep(0)
 
-    assert '{"t": 1.000000, "rows": 2, "shape": null, "method": "predict"}\n' == record.read_text()
+    assert (
+        '{"t": 1.000000, "rows": 2, "lengths": [3, 4], "method": "predict"}\n' == record.read_text()
+    )
 
 
 async def test_a_recording_that_cannot_go_on_leaves_the_desk_as_it_is(

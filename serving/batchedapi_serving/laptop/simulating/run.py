@@ -46,8 +46,9 @@ def parse_trace(text: str) -> StepTrace | RecordedTrace:
 
     Args:
         text: Lines `t,rate` (seconds, rows/s from then on, ascending), or JSON objects with `t`
-            and `rows` in any order; other keys are ignored. Of a CSV the last step lasts as long as
-            the one before it, unless its rate is 0: then the trace ends with it.
+            and `rows` in any order, and perhaps `lengths` of rows; other keys are ignored. Of a
+            CSV the last step lasts as long as the one before it, unless its rate is 0: then the
+            trace ends with it.
 
     Raises:
         TraceError: it is neither.
@@ -57,11 +58,11 @@ def parse_trace(text: str) -> StepTrace | RecordedTrace:
         raise TraceError("expected lines of t,rate or of JSON, got an empty file")
     if lines[0][1].startswith("{"):
         requests = [_request(i, line) for i, line in lines]
-        first = math.floor(min(t for t, _ in requests))
-        times = [t - first for t, _ in requests]
-        rows = [n for _, n in requests]
+        first = math.floor(min(t for t, _, _ in requests))
+        times = [t - first for t, _, _ in requests]
+        rows = [n for _, n, _ in requests]
         _check_extent(max(times), sum(rows))
-        return RecordedTrace(times, rows)
+        return RecordedTrace(times, rows, [n for _, _, lengths in requests for n in lengths])
     if [cell.strip() for cell in lines[0][1].split(",")] == ["t", "rate"]:
         lines = lines[1:]
     return _stepped(lines)
@@ -109,7 +110,7 @@ def _check_extent(seconds: float, rows: float) -> None:
         )
 
 
-def _request(number: int, line: str) -> tuple[float, int]:
+def _request(number: int, line: str) -> tuple[float, int, list[int]]:
     expected = f'line {number}: expected an object such as {{"t": 0.25, "rows": 1}}'
     try:
         value = json.loads(line)
@@ -122,7 +123,10 @@ def _request(number: int, line: str) -> tuple[float, int]:
         raise TraceError(f"{expected} with finite seconds t >= 0, got t {t!r:.100}")
     if isinstance(rows, bool) or not isinstance(rows, int) or not 1 <= rows <= MOST_ROWS:
         raise TraceError(f"{expected} with a whole number of rows >= 1, got rows {rows!r:.100}")
-    return float(t), rows
+    lengths = value.get("lengths") or []
+    if not isinstance(lengths, list) or not all(type(n) is int and n >= 0 for n in lengths):
+        raise TraceError(f"{expected} with lengths as [3, 17], got lengths {lengths!r:.100}")
+    return float(t), rows, lengths
 
 
 DURATIONS: Final = ("p50", "p90", "p99")

@@ -31,6 +31,9 @@ class SimulateOptions:
     """Options of the command line; None: not given. Durations in seconds."""
 
     service: ServiceTime | None = None
+    per_length: float = 0.0
+    lengths: tuple[int, ...] = ()
+    lengths_from: str = "--lengths"  # or the trace, which was recorded with them
     max_batch_size: int | None = None
     batch_interval: float | None = None
     max_latency: float | None = None
@@ -95,15 +98,25 @@ def settings_of(
     return (
         SettingLine(
             "service time",
-            f"{format_duration(service.fixed)} + {format_duration(service.per_row)} * rows",
+            f"{format_duration(service.fixed)} + {format_duration(service.per_row)} * rows"
+            + f" + {format_duration(service.per_length)} * padded lengths" * bool(service.lengths),
             "--service",
         ),
+        *_lengths(service, options),
         *fields,
         SettingLine("latency target", target, origin),
         SettingLine("lanes of a replica", str(service.lanes), MANIFEST if lanes else DEFAULT),
         SettingLine("autoscaling.behavior", behavior, MANIFEST if scaling.behavior else DEFAULT),
         *_assumed(written, service, options),
     )
+
+
+def _lengths(service: NoisyService, options: SimulateOptions) -> list[SettingLine]:
+    if not service.lengths:
+        return []
+    shortest, longest = min(service.lengths), max(service.lengths)
+    text = f"{shortest} to {longest}, {service.mean_length} in the mean"
+    return [SettingLine("lengths of rows", text, options.lengths_from)]
 
 
 def _field(
@@ -151,6 +164,8 @@ def _assumed(
     return settings
 
 
+LONGEST: Final = 10**6
+_DRAWN: Final = 1000
 CONNECTIONS: Final = 64
 """Default of an API with one queue for the comparison."""
 
@@ -175,23 +190,37 @@ class Setup:
     connections: int | None = None  # to compare with one queue; None: not asked
 
 
-def parse_service(text: str) -> ServiceTime:
-    """`a=8ms,b=0.15ms`: seconds of a batch, and of each row in it.
+def parse_service(text: str) -> tuple[ServiceTime, float]:
+    """`a=8ms,b=0.15ms,c=2us`: seconds of a batch, of each row in it, and of each padded length.
 
     Raises:
         OptionError: it is none.
     """
     expected = "--service: expected a=DURATION,b=DURATION (of a batch, and of each row in it)"
     parts = dict(part.partition("=")[::2] for part in text.replace(" ", "").split(","))
-    if set(parts) != {"a", "b"}:
+    if not {"a", "b"} <= set(parts) <= {"a", "b", "c"}:
         raise OptionError(f"{expected}, such as a=8ms,b=0.15ms, got {text!r}")
     try:
         time = ServiceTime(parse_duration(parts["a"]), parse_duration(parts["b"]))
+        per_length = parse_duration(parts.get("c", "0s"))
     except UnitError as error:
         raise OptionError(f"--service {text}: {error}") from error
     if time.fixed + time.per_row <= 0.0:
         raise OptionError(f"{expected} that are not both 0, got {text!r}")
-    return time
+    return time, per_length
+
+
+def parse_lengths(text: str) -> tuple[int, ...]:
+    """`4..512`: lengths to draw from, as many from 4 to 8 as from 8 to 16.
+
+    Raises:
+        OptionError: it is none.
+    """
+    least, _, most = text.partition("..")
+    if not (least.isdecimal() and most.isdecimal() and 1 <= int(least) <= int(most) <= LONGEST):
+        raise OptionError(f"--lengths: expected LEAST..MOST of 1 to {LONGEST}, got {text!r}")
+    factor = int(most) / int(least)
+    return tuple(round(int(least) * factor ** (i / _DRAWN)) for i in range(_DRAWN + 1))
 
 
 def parse_startup(text: str) -> tuple[float, float]:
@@ -223,6 +252,11 @@ def set_up(api: BatchedAPI, options: SimulateOptions) -> Setup:
             f" -f FILE` measures it: t(n) = a + b * n is --service a=...,b=... (of"
             f" {api.metadata.name})"
         )
+    if bool(options.per_length) != bool(options.lengths):
+        raise OptionError(
+            "--service: expected c=DURATION (of each row's length, padded) with --lengths, and"
+            " --lengths or a recording that has them with c"
+        )
     written = in_effect(api, Flags(), {}, 1)
     api = _changed(written, options)
     scaling, queue = api.spec.autoscaling, api.spec.server_side_batching.queue
@@ -232,7 +266,11 @@ def set_up(api: BatchedAPI, options: SimulateOptions) -> Setup:
             " a first replica; simulate with --min-replicas 1"
         )
     policy = scaling_policy_of(api)
-    service = _service(api, options.service, policy)
+    service = dataclasses.replace(
+        _service(api, options.service, policy),
+        per_length=options.per_length,
+        lengths=options.lengths,
+    )
     native = scaling.mode is ScalingMode.NATIVE
     replicas = options.replicas
     if replicas is None and not native:

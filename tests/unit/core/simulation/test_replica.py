@@ -49,6 +49,28 @@ def test_a_request_counts_its_rows() -> None:
     assert 1 == replica.counters.full_batches
 
 
+def test_a_batch_of_rows_that_have_lengths_takes_the_time_of_its_longest() -> None:
+    """10 ms + (1 ms + 0.1 ms a unit of length) a row; both rows wait while the first runs."""
+    service = replace(IMMEDIATE, per_length=0.0001, lengths=(20,))
+
+    replica = run(service, [0.0, 0.001, 0.002])
+
+    assert [1, 2] == replica.answers.rows
+    assert pytest.approx([0.013, 0.029]) == replica.answers.ends
+    assert pytest.approx(0.003) == service.time.per_row
+
+
+def test_rows_of_like_lengths_ride_together_in_the_simulation_too() -> None:
+    """By the product's rule: of rows of 1 and 1,000 in turn, far fewer units are computed."""
+    service = replace(IMMEDIATE, per_row=0.0, per_length=0.00001, lengths=(1, 1000))
+    times = [0.002 * n for n in range(2000)]
+
+    together = run(service, times)
+    padded = run(replace(service, lengths=(1000,)), times)
+
+    assert together.counters.batch_seconds < 0.75 * padded.counters.batch_seconds
+
+
 def test_with_sizes_in_requests_rows_are_not_counted() -> None:
     """`sizeUnit: Requests`."""
     service = replace(IMMEDIATE, size_unit=SizeUnit.REQUESTS, max_batch_size=2)

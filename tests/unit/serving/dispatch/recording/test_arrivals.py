@@ -51,20 +51,20 @@ def _level(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_request_is_a_line_of_json(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Exactly four facts, none of them from the request's content."""
+    """Exactly four facts; of what is in a request only how long its rows are."""
     path = tmp_path / "record.jsonl"
     arrivals = ArrivalLog(RecordFile(path), started=100.0)
     arrivals.start()
 
-    arrivals.arrived(100.25, 3, None, "predict")
-    arrivals.arrived(100.5, 2, [((7,), (2, 1))] * 2, "embed")
-    arrivals.arrived(101.0, 2, [(1,), (2,)], "embed")
+    arrivals.arrived(100.25, 3, (), "predict")
+    arrivals.arrived(100.5, 2, [7, 12], "embed")
+    arrivals.arrived(101.0, 2000, range(2000), "embed")
     arrivals.close()
 
     assert [
-        {"t": 0.25, "rows": 3, "shape": None, "method": "predict"},
-        {"t": 0.5, "rows": 2, "shape": [[7], [2, 1]], "method": "embed"},
-        {"t": 1.0, "rows": 2, "shape": "mixed", "method": "embed"},
+        {"t": 0.25, "rows": 3, "lengths": None, "method": "predict"},
+        {"t": 0.5, "rows": 2, "lengths": [7, 12], "method": "embed"},
+        {"t": 1.0, "rows": 2000, "lengths": [*range(1024)], "method": "embed"},
     ] == [json.loads(line) for line in path.read_text().splitlines()]
     assert ("INFO", 3, 0) == ended(caplog)
 
@@ -75,13 +75,14 @@ def test_a_recording_is_a_trace(tmp_path: Path) -> None:
     arrivals = ArrivalLog(RecordFile(path), started=0.0)
     arrivals.start()
     for n in range(40):
-        arrivals.arrived(0.1 * n, 1 + n % 2, [(n,)] * (1 + n % 2), "predict")
+        arrivals.arrived(0.1 * n, 1 + n % 2, [n] * (1 + n % 2), "predict")
     arrivals.close()
 
     trace = parse_trace(path.read_text())
 
     assert isinstance(trace, RecordedTrace)
     assert (4.0, 15.0) == (trace.seconds, trace.rate(1.0))
+    assert sorted([*range(40), *range(1, 40, 2)]) == sorted(trace.lengths)
 
 
 def test_lines_are_written_while_it_runs() -> None:
@@ -90,7 +91,7 @@ def test_lines_are_written_while_it_runs() -> None:
     arrivals = ArrivalLog(disk, 0.0)
     arrivals.start()
 
-    arrivals.arrived(1.0, 1, None, "predict")
+    arrivals.arrived(1.0, 1, (), "predict")
 
     assert disk.asked.wait(10.0)
     arrivals.close()
@@ -106,11 +107,11 @@ def test_a_slow_disk_costs_requests_of_the_recording_and_no_time(
     disk.ready.clear()
     arrivals = ArrivalLog(disk, 0.0, most_held=1000)
     arrivals.start()
-    arrivals.arrived(0.0, 1, None, "predict")
+    arrivals.arrived(0.0, 1, (), "predict")
     assert disk.asked.wait(10.0)  # the disk has one, and does not come back
 
     for n in range(5000):
-        arrivals.arrived(float(n), 1, None, "predict")  # who waited for the disk never came back
+        arrivals.arrived(float(n), 1, (), "predict")  # who waited for the disk never came back
     disk.ready.set()
     arrivals.close(10.0)
 
@@ -125,7 +126,7 @@ def test_a_disk_that_hangs_does_not_keep_the_replica(caplog: pytest.LogCaptureFi
     arrivals = ArrivalLog(disk, 0.0)
     arrivals.start()
     for n in range(700):
-        arrivals.arrived(float(n), 1, None, "predict")
+        arrivals.arrived(float(n), 1, (), "predict")
 
     arrivals.close(0.3)  # who waited for the disk never came back
     disk.ready.set()
@@ -141,7 +142,7 @@ def test_a_full_disk_is_said_once_and_its_requests_are_counted(
     disk.full = True
     arrivals = ArrivalLog(disk, 0.0)
     for n in range(1000):
-        arrivals.arrived(float(n), 1, None, "predict")
+        arrivals.arrived(float(n), 1, (), "predict")
 
     arrivals.start()
     arrivals.close(10.0)
@@ -159,7 +160,7 @@ def test_lines_are_in_the_order_of_their_times() -> None:
     arrivals.start()
 
     for n in range(3000):
-        arrivals.arrived(n / 100, n + 1, None, "predict")
+        arrivals.arrived(n / 100, n + 1, (), "predict")
     arrivals.close(10.0)
 
     lines = [json.loads(line) for line in disk.lines]

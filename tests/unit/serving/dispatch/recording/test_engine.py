@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -35,7 +35,7 @@ class Kept(ArrivalLog):
         self,
         time: float,
         rows: int,
-        shapes: Sequence[Hashable] | None,  # noqa: ARG002 - it is None here
+        lengths: Sequence[int],  # noqa: ARG002 - there are none here
         method: str,
     ) -> None:
         """See ArrivalLog."""
@@ -110,7 +110,7 @@ async def test_a_recording_goes_on_in_the_file_of_a_process_before(tmp_path: Pat
 
     first, second = path.read_text().splitlines()
     assert "{}" == first
-    assert second.endswith('"rows": 1, "shape": null, "method": "predict"}')
+    assert second.endswith('"rows": 1, "lengths": null, "method": "predict"}')
 
 
 async def test_a_file_that_cannot_be_opened_any_more_is_not_worth_a_replica(

@@ -14,6 +14,7 @@ from batchedapi_serving.laptop.simulating.settings import (
     OptionError,
     Setup,
     SimulateOptions,
+    parse_lengths,
     parse_service,
     parse_startup,
     set_up,
@@ -232,7 +233,7 @@ def test_an_option_is_checked_by_the_rules_of_the_manifest() -> None:
 @pytest.mark.parametrize("text", ["a=8ms,b=0.15ms", "b=150us, a=8ms"])
 def test_a_service_time_is_two_durations(text: str) -> None:
     """In any order."""
-    assert TIME == parse_service(text)
+    assert (TIME, 0.0) == parse_service(text)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +241,8 @@ def test_a_service_time_is_two_durations(text: str) -> None:
     [
         ("8ms", "expected a=DURATION,b=DURATION"),
         ("a=8ms", "such as a=8ms,b=0.15ms, got 'a=8ms'"),
-        ("a=8ms,b=1ms,c=1ms", "expected a=DURATION,b=DURATION"),
+        ("a=8ms,b=1ms,d=1ms", "expected a=DURATION,b=DURATION"),
+        ("a=8ms,b=1ms,c=1", "expected a duration such as 5ms"),
         ("a=8,b=1ms", "expected a duration such as 5ms"),
         ("a=0s,b=0s", "not both 0"),
     ],
@@ -249,6 +251,32 @@ def test_a_service_time_that_is_none_is_refused(text: str, message: str) -> None
     """With what was expected."""
     with pytest.raises(OptionError, match=message):
         parse_service(text)
+
+
+def test_rows_of_different_lengths_take_a_third_duration_and_lengths() -> None:
+    """As many from 4 to 8 as from 256 to 512; one without the other would change nothing."""
+    time, per_length = parse_service("a=8ms,b=0.15ms,c=2us")
+    lengths = parse_lengths("4..512")
+
+    setup = set_up(api(), SimulateOptions(time, per_length=per_length, lengths=lengths))
+
+    assert (2e-6, lengths) == (setup.service.per_length, setup.service.lengths)
+    assert (4, 512) == (min(lengths), max(lengths))
+    assert sum(n < 8 for n in lengths) == pytest.approx(sum(n > 256 for n in lengths), rel=0.2)
+    assert ("8ms + 150us * rows + 2us * padded lengths", "--service") == origins(setup)[
+        "service time"
+    ]
+    assert ("4 to 512, 105 in the mean", "--lengths") == origins(setup)["lengths of rows"]
+    for alone in ({"per_length": per_length}, {"lengths": lengths}):
+        with pytest.raises(OptionError, match="--service: expected c=DURATION"):
+            set_up(api(), SimulateOptions(time, **alone))
+
+
+@pytest.mark.parametrize("text", ["", "4", "512..4", "0..4", "4..", "1..1000001", "a..b"])
+def test_lengths_that_are_none_are_refused(text: str) -> None:
+    """With what was expected."""
+    with pytest.raises(OptionError, match=r"--lengths: expected LEAST\.\.MOST of 1 to 1000000"):
+        parse_lengths(text)
 
 
 def test_a_start_up_is_one_duration_or_two() -> None:

@@ -80,6 +80,9 @@ def test_json_lines_are_recorded_requests_whatever_else_they_say() -> None:
         ('{"t": 1, "rows": 1.5}', "got rows 1.5"),
         ('{"t": 1, "rows": true}', "got rows True"),
         ('{"t": 1}', "got rows None"),
+        ('{"t": 1, "rows": 1, "lengths": 3}', "with lengths as .* got lengths 3"),
+        ('{"t": 1, "rows": 1, "lengths": [1, -1]}', "got lengths .1, -1."),
+        ('{"t": 1, "rows": 1, "lengths": [true]}', "got lengths .True."),
     ],
 )
 def test_a_line_that_is_no_trace_is_named(text: str, message: str) -> None:
