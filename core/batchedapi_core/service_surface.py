@@ -62,7 +62,15 @@ class SurfaceSamples:
         late: Means of clients' batches of late; a warm-up's are not like them.
     """
 
-    __slots__ = ("_classes", "_shares", "batches", "late", "padding_matters", "surface")
+    __slots__ = (
+        "_classes",
+        "_largest",
+        "_shares",
+        "batches",
+        "late",
+        "padding_matters",
+        "surface",
+    )
 
     def __init__(self) -> None:
         self.surface = ServiceSurface(0.0, 0.0, 0.0, 0.0)
@@ -70,6 +78,7 @@ class SurfaceSamples:
         self.late = _Class()
         self.batches = 0.0
         self._classes: dict[tuple[int, int], _Class] = {}  # by size of rows and longest
+        self._largest = 0.0  # mean padded lengths of the class that has most
         self._shares = [1.0 / FEATURES] * FEATURES  # of the mean batch's time, by feature
 
     @property
@@ -84,8 +93,7 @@ class SurfaceSamples:
         """
         seconds = self.surface.seconds(rows, longest, own)
         padded = rows * longest
-        most = max([each.padded for each in self._classes.values()], default=0.0)
-        return seconds if padded <= most else seconds * most / padded
+        return seconds if padded <= self._largest else seconds * self._largest / padded
 
     def backlog(self, rows: float, own: float) -> float:
         """Seconds that so many rows, together `own` long, take in batches as of late.
@@ -113,6 +121,7 @@ class SurfaceSamples:
         self.batches += 1.0
         of.seen = self.batches
         of.learn(rows, longest, own, seconds, weight)
+        self._largest = max([each.padded for each in self._classes.values()])
         if weight >= 1.0:
             self.late.learn(rows, longest, own, seconds, weight)
         self._fit()
@@ -156,12 +165,10 @@ class SurfaceSamples:
         """
         shares = self._shares
         for _ in range(SWEEPS):
-            for i in range(FEATURES):
-                others = 0.0
-                for j in range(FEATURES):
-                    if j != i:
-                        others += products[i][j] * shares[j]
-                free = weight + PRIOR / FEATURES - others
+            for i, (batch, row, padded, own) in enumerate(products):
+                explained = batch * shares[0] + row * shares[1] + padded * shares[2]
+                explained += own * shares[3]
+                free = weight + PRIOR / FEATURES - explained + products[i][i] * shares[i]
                 shares[i] = max(0.0, free / (products[i][i] + PRIOR))
 
 
