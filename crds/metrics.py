@@ -80,7 +80,8 @@ SERVING: Final = (
     Metric(c.METRIC_BATCH_INTERVAL_SECONDS, "gauge", METHOD, "batchInterval in effect."),
     Metric(c.METRIC_SERVICE_TIME, "gauge", (*METHOD, "term"),
            "What was learned of the time of a batch: n rows take batch + n * row, and where they"
-           " have a length L, batch + n * (row + L * length)."),
+           " have a length L, batch + n * (row + L * length). `row` is of rows in any case, of the"
+           " mean one where batches are counted in requests (`sizeUnit`) or costs (`size_of`)."),
     Metric(c.METRIC_ONE_BY_ONE, "gauge", METHOD,
            "1 where the method takes one request at a time and maxBatchSize is above 1: what waited"
            " together is then run request by request, and nothing is gained. Else 0."),

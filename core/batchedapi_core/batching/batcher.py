@@ -187,11 +187,13 @@ class Batcher:
         rows, longest, own = lengths_of(requests)
         return surface.at_least(rows, longest, own)
 
-    @property
-    def learned(self) -> tuple[float, float, float]:
-        """Seconds of a batch, of each of its rows, and of each unit of the length of a row."""
+    def learned(self, size: float) -> tuple[float, float, float]:
+        """Seconds of a batch, of each of its rows, and of each unit of the length of a row.
+
+        `size` is that of the mean row, since t(n) is learned of sizes and t(n, L) of rows.
+        """
         if self.surface is None or not self.surface.known:
-            return self.service.line.fixed, self.service.line.per_row, 0.0
+            return self.service.line.fixed, self.service.line.per_row * size, 0.0
         found = self.surface.surface
         return found.fixed, found.per_row, found.per_padded + found.per_own
 

@@ -187,7 +187,7 @@ class MethodQueue:
             max_batch_size=min(effective.max_batch_size, self.method.memory.limit_of(None)),
             batch_interval=effective.batch_interval,
         )
-        self.recorder.learned(self.batcher.learned)
+        self.recorder.learned(self.batcher.learned(self.recorder.mean_size))
 
 
 class Executor:

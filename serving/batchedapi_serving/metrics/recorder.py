@@ -49,6 +49,12 @@ class MethodRecorder:
         memory[slots.MAX_BATCH_SIZE] = max_batch_size
         memory[slots.BATCH_INTERVAL] = batch_interval
 
+    @property
+    def mean_size(self) -> float:
+        """Of a row in batches, in the unit of maxBatchSize; 1 before there was any."""
+        rows = self._slots[slots.BATCH_ROWS + slots.SIZE_SUM]
+        return self._slots[slots.BATCH_SIZE] / rows if rows else 1.0
+
     def learned(self, terms: Sequence[float]) -> None:
         """Seconds, as contract.SERVICE_TIME_TERMS."""
         for slot, seconds in enumerate(terms, slots.SERVICE_TIME):

@@ -611,7 +611,7 @@ def test_what_was_learned_is_of_lengths_where_rows_have_them(
     """Else, and before a batch of theirs ran, the line t(n) alone."""
     batcher = Batcher(BatchPolicy(8, 0.0, pads_to=pads_to))
     batcher.warmed_up(4, 0.01)
-    before = batcher.learned
+    before = batcher.learned(1.0)
     request = Request(0, "", 4, 4, Client(), 0.0, inf)
     request.length = 50
 
@@ -619,5 +619,5 @@ def test_what_was_learned_is_of_lengths_where_rows_have_them(
 
     line = batcher.service.line
     assert before[2] == 0.0
-    assert by_length == (batcher.learned[2] > 0.0)
-    assert by_length == (batcher.learned != (line.fixed, line.per_row, 0.0))
+    assert by_length == (batcher.learned(3.0)[2] > 0.0)
+    assert by_length == (batcher.learned(3.0) != (line.fixed, 3.0 * line.per_row, 0.0))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from batchedapi_core.batching import LaneChoice, Strategy
+from batchedapi_core.batching import LaneChoice, SizeUnit, Strategy
 from batchedapi_serving.errors import LateError, NoSuchRouteError, NotReadyError, QueueFullError
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.predictor import MethodSpec, SizeOf
@@ -248,6 +248,20 @@ async def test_padding_is_counted_of_rows_that_have_lengths(
     batch, row, length = (world.counted(slots.SERVICE_TIME + term) for term in range(3))
     assert 0.0 < batch + row
     assert (0.0 < length) == (size_of is not None)
+
+
+async def test_what_a_row_takes_is_told_of_rows_where_batches_are_counted_in_requests() -> None:
+    """Of 10 ms + 2 ms a row and requests of five rows each request takes 10 ms, and each row 2."""
+    world = World(seconds=lambda rows: 0.01 + 0.002 * rows, size_unit=SizeUnit.REQUESTS)
+
+    for together in (1, 2, 4, 8):
+        for _ in range(together):
+            world.ask_rows([1] * 5)
+        await asyncio.sleep(1)
+    world.dispatcher.update_gauges()
+
+    told = [world.counted(slots.SERVICE_TIME + term) for term in range(3)]
+    assert pytest.approx([0.01, 0.002, 0.0], rel=0.2) == told
 
 
 @pytest.mark.parametrize("choice", LaneChoice)
