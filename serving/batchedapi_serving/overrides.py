@@ -46,7 +46,19 @@ def in_effect(
     Raises:
         ManifestError: a value is not possible, or not beside the others.
     """
-    environment = {**api.spec.predictor.variables, **environment}
+    api = _with_batcher(api, {**api.spec.predictor.variables, **environment})
+    changes: dict[str, int | str] = {}
+    if flags.processes is not None:
+        changes["processesPerReplica"] = flags.processes
+    if flags.web_processes is not None:
+        changes["webProcesses"] = flags.web_processes
+    elif flags.production:
+        changes["webProcesses"] = min(cpus, contract.MAX_WEB_PROCESSES)
+    return with_changes(api, {"predictor": changes}) if changes else api
+
+
+def _with_batcher(api: BatchedAPI, environment: Mapping[str, str]) -> BatchedAPI:
+    """`api` with the size and the interval of the environment, where it has none of its own."""
     size, interval = (
         environment.get(name, "") for name in (contract.ENV_BATCH_SIZE, contract.ENV_BATCH_TIME)
     )
@@ -59,22 +71,16 @@ def in_effect(
         told.append(f"{contract.ENV_BATCH_TIME}={interval}")
         seconds = _number(contract.ENV_BATCH_TIME, interval, whole=False)
         filled["batchInterval"] = format_duration(seconds)
-    if filled and "strategy" not in batching.model_fields_set:
+    if not filled:
+        return api
+    if "strategy" not in batching.model_fields_set:
         # They come from a batcher that knows no other: full, or the time is up.
         filled["strategy"] = Strategy.FIXED.value
     try:
-        api = with_changes(api, {"serverSideBatching": filled}) if filled else api
+        return with_changes(api, {"serverSideBatching": filled})
     except ManifestError as error:
         said = " ".join(told)
         raise ManifestError(tuple(f"{one} ({said})" for one in error.problems)) from error
-    changes: dict[str, int | str] = {}
-    if flags.processes is not None:
-        changes["processesPerReplica"] = flags.processes
-    if flags.web_processes is not None:
-        changes["webProcesses"] = flags.web_processes
-    elif flags.production:
-        changes["webProcesses"] = min(cpus, contract.MAX_WEB_PROCESSES)
-    return with_changes(api, {"predictor": changes}) if changes else api
 
 
 def take_sources(environment: MutableMapping[str, str]) -> None:

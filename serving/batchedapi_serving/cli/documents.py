@@ -348,18 +348,7 @@ def _objects(file: Path, unknown: UnknownFields) -> list[Any]:
     Raises:
         DocumentError: it cannot be read, or there is something else among them.
     """
-    try:
-        text = file.read_text("utf-8")
-        if unknown is UnknownFields.REFUSE:
-            documents = read_documents(text)
-        else:  # what an operator wrote is read as it was written: y is a text there
-            documents = [one for one in yaml.safe_load_all(text) if one is not None]
-    except OSError as error:
-        raise DocumentError(f"expected a file to read, got: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise DocumentError(f"expected YAML, got an error: {error}") from error
-    except RecursionError as error:
-        raise DocumentError("expected YAML, got lists in lists without end") from error
+    documents = _read(file, unknown)
     found: list[Any] = []
     for number, document in enumerate(documents, 1):
         is_object = (
@@ -373,6 +362,21 @@ def _objects(file: Path, unknown: UnknownFields) -> list[Any]:
         else:
             found.append(document)
     return found
+
+
+def _read(file: Path, unknown: UnknownFields) -> list[Any]:
+    try:
+        text = file.read_text("utf-8")
+        if unknown is UnknownFields.REFUSE:
+            return read_documents(text)
+        # what an operator wrote is read as it was written: y is a text there
+        return [one for one in yaml.safe_load_all(text) if one is not None]
+    except OSError as error:
+        raise DocumentError(f"expected a file to read, got: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise DocumentError(f"expected YAML, got an error: {error}") from error
+    except RecursionError as error:
+        raise DocumentError("expected YAML, got lists in lists without end") from error
 
 
 def _no_object(document: Any) -> str:

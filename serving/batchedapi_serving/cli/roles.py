@@ -31,16 +31,7 @@ def queue_settings(
     if batching.queue is None and role is Role.REPLICA:
         return None
     written = Redis() if batching.queue is None else batching.queue.redis
-    for secret, name, variable in (
-        (written.username_secret, "usernameSecret", contract.ENV_REDIS_USERNAME),
-        (written.password_secret, "passwordSecret", contract.ENV_REDIS_PASSWORD),
-    ):
-        if secret is not None and variable not in environment:
-            raise LoadError(
-                "InitFailed",
-                f"{_PATH}.{name}: a cluster fills in {variable} from it, and there is none here;"
-                f" set it yourself, {variable}=... before the command",
-            )
+    _check_secrets(written, environment)
     port = _number(contract.ENV_REDIS_PORT, environment, contract.DEFAULT_REDIS_PORT)
     if port not in _PORTS:
         raise ManifestError((f"environment variable {contract.ENV_REDIS_PORT}: no port is {port}",))
@@ -56,6 +47,19 @@ def queue_settings(
         prefix=written.prefix or "",
         max_length=written.max_length,
     )
+
+
+def _check_secrets(written: Redis, environment: Mapping[str, str]) -> None:
+    for secret, name, variable in (
+        (written.username_secret, "usernameSecret", contract.ENV_REDIS_USERNAME),
+        (written.password_secret, "passwordSecret", contract.ENV_REDIS_PASSWORD),
+    ):
+        if secret is not None and variable not in environment:
+            raise LoadError(
+                "InitFailed",
+                f"{_PATH}.{name}: a cluster fills in {variable} from it, and there is none here;"
+                f" set it yourself, {variable}=... before the command",
+            )
 
 
 def _number(name: str, environment: Mapping[str, str], default: int) -> int:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 import orjson
 
-from batchedapi_serving.codecs.interface import Array, Results
+from batchedapi_serving.codecs.interface import Array, Item, Results
 from batchedapi_serving.codecs.results import ItemResults, TensorResults
 from batchedapi_serving.errors import PredictorError
 
@@ -32,20 +32,25 @@ def difference(
             ours, theirs = expected.arrays(of, of + 1), got.arrays(row, row + 1)
         except PredictorError as error:
             return str(error)
-        compared = (name for name in ours if name not in ignored)
-        found = (array_difference(name, ours[name][0], theirs[name][0]) for name in compared)
-        return next((text for text in found if text), None)
+        found = (
+            array_difference(name, array[0], theirs[name][0])
+            for name, array in ours.items()
+            if name not in ignored
+        )
+        return next(filter(None, found), None)
     if isinstance(expected, ItemResults) and isinstance(got, ItemResults):
         (one,), (other,) = expected.items(of, of + 1), got.items(row, row + 1)
-        if (one.status, one.kind) != (other.status, other.kind):
-            return f"expected status {one.status}, got {other.status}"
-        if one.kind != "json":
-            return None if one.body == other.body else "expected other bytes"
-        ours_left, theirs_left = (
-            without(orjson.loads(item.body), ignored) for item in (one, other)
-        )
-        return json_difference("answer", ours_left, theirs_left)
+        return _item_difference(one, other, ignored)
     return "expected one kind of answer, got two"
+
+
+def _item_difference(one: Item, other: Item, ignored: AbstractSet[str]) -> str | None:
+    if (one.status, one.kind) != (other.status, other.kind):
+        return f"expected status {one.status}, got {other.status}"
+    if one.kind != "json":
+        return None if one.body == other.body else "expected other bytes"
+    left, right = (without(orjson.loads(item.body), ignored) for item in (one, other))
+    return json_difference("answer", left, right)
 
 
 def array_difference(name: str, expected: Array, got: Array) -> str | None:

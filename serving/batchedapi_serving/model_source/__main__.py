@@ -158,10 +158,7 @@ def _once(
     location: Location, uri: str, sha256: str | None, folder: Path, cache: Path | None
 ) -> Path:
     if isinstance(location, Here):
-        if not location.path.exists():
-            raise DownloadError(f"there is no file or folder {location.path}")
-        check_digest(location.path, sha256)
-        return location.path
+        return _here(location.path, sha256)
     pinned = sha256 or location.pinned
     if cache is not None and pinned and (entry := entry_of(cache, uri, pinned)).exists():
         with disk_errors(cache):
@@ -189,6 +186,13 @@ def _once(
 
     with disk_errors(shelf):
         return kept(entry_of(shelf, uri, version or ""), fill)
+
+
+def _here(path: Path, sha256: str | None) -> Path:
+    if not path.exists():
+        raise DownloadError(f"there is no file or folder {path}")
+    check_digest(path, sha256)
+    return path
 
 
 def parse_location(uri: str, folder: Path) -> Location:

@@ -28,6 +28,14 @@ DTYPES: Final = {
 }
 
 
+def _no_dtype(dtype: object) -> ValueError:
+    """The error of another type; numpy's and torch's names, and the types themselves, are known."""
+    words = str(getattr(dtype, "__name__", dtype)).rpartition(".")[2].lower()
+    meant = words.replace("double", "float64").replace("float", "fp").upper()
+    remedy = f"; did you mean {meant}?" if meant in DTYPES else ""
+    return ValueError(f"Tensor: expected a dtype of {', '.join(DTYPES)}, got {dtype!r}{remedy}")
+
+
 class Tensor:
     """One row of an array: its type and its shape without the batch dimension.
 
@@ -69,13 +77,7 @@ class Tensor:
         pad: float | None = None,
     ) -> None:
         if dtype not in DTYPES:
-            # numpy's and torch's names, and the types themselves
-            words = str(getattr(dtype, "__name__", dtype)).rpartition(".")[2].lower()
-            meant = words.replace("double", "float64").replace("float", "fp").upper()
-            remedy = f"; did you mean {meant}?" if meant in DTYPES else ""
-            raise ValueError(
-                f"Tensor: expected a dtype of {', '.join(DTYPES)}, got {dtype!r}{remedy}"
-            )
+            raise _no_dtype(dtype)
         if isinstance(shape, str) or not all(
             (type(n) is int and n >= 1) or (isinstance(n, str) and n) for n in shape
         ):

@@ -310,9 +310,9 @@ def _paths(frontend: Frontend) -> dict[str, Any]:
         post = _prediction(f"Predict with {asked}", method, route.wire, _PREDICTING | guarded)
         paths[path] = {"post": post}
         if streams and path != "/":
-            get = {name: value for name, value in post.items() if name != "requestBody"}
-            get["summary"] = f"{post['summary']}: without a body, for EventSource"
-            paths[path]["get"] = get
+            summary = f"{post['summary']}: without a body, for EventSource"
+            paths[path]["get"] = {**post, "summary": summary}
+            del paths[path]["get"]["requestBody"]
     _add_metadata(paths, frontend, _READING | guarded)
     return paths
 
