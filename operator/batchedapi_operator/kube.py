@@ -485,18 +485,22 @@ def _selected(namespace: str | None, selector: str = "") -> dict[str, str]:
     return query if namespace is not None else {**query, "fieldSelector": OUTSIDE_SYSTEM}
 
 
-def _raise_for(status: int, payload: bytes, what: str) -> None:
-    if status < 300:  # noqa: PLR2004 - HTTP: success
-        return
-    fields: tuple[str, ...] = ()
+def _said(payload: bytes) -> tuple[str, tuple[str, ...]]:
+    """The message of a `Status` object, and the fields that it names."""
     try:
         answer = json.loads(payload)
         said = str(answer["message"])
         causes = listed(section(answer, "details"), "causes")
-        fields = tuple(str(cause.get("field", "")) for cause in causes)
+        return said, tuple(str(cause.get("field", "")) for cause in causes)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        # no `Status` object, but the apiserver's front
-        said = payload[:500].decode(errors="replace")
+        # no such object, but the apiserver's front
+        return payload[:500].decode(errors="replace"), ()
+
+
+def _raise_for(status: int, payload: bytes, what: str) -> None:
+    if status < 300:  # noqa: PLR2004 - HTTP: success
+        return
+    said, fields = _said(payload)
     message = f"{what}: {status} {said}"
     denied = _DENIED.match(said) is not None
     if unheard(status) and (denied or _UNCALLED in said):

@@ -317,14 +317,13 @@ def ready_by_roles(
     kind, web = ConditionType.READY, front.deployment
     waking = front.was_at_zero and workers.status == "False"
     cause = next((one for one in causes if one.status == "False"), None)
-    if workers.status != "True" and cause is not None:
-        if waking and cause.reason in _BEFORE_LOADING and web is not None and web.ready > 0:
-            share = f"{web.ready} of {web.replicas} web pods ready"
-            return told(kind, "False", "Waking", f"{cause.message}; {share}")
-        return workers
+    held_up = cause if workers.status != "True" else None
     if web is None or web.ready == 0:
-        return _no_web(workers, front, now)
+        return workers if held_up is not None else _no_web(workers, front, now)
     share = f"{web.ready} of {web.replicas} web pods ready"
+    if held_up is not None:
+        may_pass = waking and held_up.reason in _BEFORE_LOADING
+        return told(kind, "False", "Waking", f"{held_up.message}; {share}") if may_pass else workers
     if front.at_zero:
         return told(kind, "True", "ScaledToZero", share)
     if waking and workers.reason in {"ModelLoading", *_WAITS} and deployment is not None:

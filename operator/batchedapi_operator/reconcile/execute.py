@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
+from functools import partial, reduce
+from operator import getitem
 from typing import Any, Final
 
 from batchedapi_core import contract
@@ -243,16 +244,17 @@ def cleared(live: JsonObject, body: JsonObject, refused: Sequence[str]) -> list[
     if ours is None:
         return None
     foreign = [entry["fieldsV1"] for entry in whole if entry is not ours]
-    found = False
-    for theirs, pattern in itertools.product(foreign, map(_steps, refused)):
-        for path in tuple(_in_the_way(theirs, live, body, pattern)):
-            *above, last = path
-            place = ours["fieldsV1"]
-            for step in above:
-                place = place.setdefault(step, {})
-            place[last] = _taken(theirs, path)
-            found = True
-    return managed if found else None
+    taken = [
+        (path, _taken(theirs, path))
+        for theirs, pattern in itertools.product(foreign, map(_steps, refused))
+        for path in tuple(_in_the_way(theirs, live, body, pattern))  # `theirs` changes
+    ]
+    for (*above, last), field in taken:
+        place = ours["fieldsV1"]
+        for step in above:
+            place = place.setdefault(step, {})
+        place[last] = field
+    return managed if taken else None
 
 
 def _steps(field: str) -> _Path:
@@ -269,9 +271,7 @@ def _in_the_way(
     """Paths of a foreign entry's `fields` that hold the refused one, or what excludes it."""
     *around, last = pattern
     for path in _matching(fields, tuple(around)):
-        held, own = fields, _at(body, path)
-        for step in path:
-            held = held[step]
+        held, own = reduce(getitem, path, fields), _at(body, path)
         if own is None:  # an item of somebody's in a list of ours: by that field is it like ours
             name, item = last.removeprefix("f:"), _at(live, path) if last in held else None
             items = _at(body, path[:-1]) or ()

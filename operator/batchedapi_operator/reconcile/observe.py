@@ -63,9 +63,7 @@ async def observe(
         policies,
     )
     uid, all_pods = document["metadata"]["uid"], tuple(map(PodView.of, pods))
-    for name in {*known} - {body["metadata"]["name"] for body in revisions}:
-        lost = await cluster.get_metadata(CONFIG_MAPS, ObjectKey(key.namespace, name))
-        revisions += [lost] if lost is not None else []
+    revisions += await _lost(cluster, key, {*known} - set(map(_name_of, revisions)))
     ours = tuple(child for child in map(ChildView.of, revisions) if owned(uid, child))
     in_use: frozenset[str] = frozenset()
     if len(ours) > REVISIONS_KEPT:  # only once there is something to delete
@@ -80,14 +78,23 @@ async def observe(
             kind: ChildView.of(body) for kind, body in zip(kinds, others, strict=True) if body
         },
         revisions=ours,
-        robbed=frozenset(
-            body["metadata"]["name"] for body in revisions if not as_made(body, key.name, uid)
-        ),
+        robbed=frozenset(_name_of(one) for one in revisions if not as_made(one, key.name, uid)),
         source=source,
         pods=tuple(one for one in all_pods if one.role != contract.ROLE_WEB),
         web=await _web(cluster, document, kinds, all_pods),
         revisions_in_use=in_use,
     )
+
+
+def _name_of(body: JsonObject) -> str:
+    return str(body["metadata"]["name"])
+
+
+async def _lost(cluster: Kube, key: ObjectKey, names: Iterable[str]) -> list[JsonObject]:
+    """Revisions of those names that are there."""
+    keys = (ObjectKey(key.namespace, name) for name in names)
+    found = [await cluster.get_metadata(CONFIG_MAPS, one) for one in keys]
+    return [body for body in found if body is not None]
 
 
 async def _web(

@@ -1,7 +1,7 @@
 """The reconciler's part of `status`, out of what was observed; and when to write it."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -245,22 +245,31 @@ def _phase(subject: StatusSubject, found: Iterable[NewCondition], observed: Obse
     if subject.paused:
         return Phase.PAUSED
     state = {one.type: one for one in found}
-    deployment = observed.deployment
-    ready = state[ConditionType.READY]
-    if ready.reason in _NO_WEB:
-        answers = _replicas(observed)
-    else:
-        answers = deployment.ready if deployment else 0
-    answering = (ready.status == "True" and ready.reason in _ASLEEP) or answers > 0
-    broken = {kind for kind, one in state.items() if one.status == "False"} & _BREAKING
-    stuck = state[ConditionType.PROGRESSING].reason == conditions.STUCK
-    if broken or stuck or ready.reason == "WebNotStarting":
+    answering = _is_answering(state[ConditionType.READY], observed)
+    if _is_broken(state):
         return Phase.DEGRADED if answering else Phase.ERROR
     if not answering:
         return Phase.PENDING
     if state[ConditionType.SCHEDULED].status == "False":
         return Phase.DEGRADED
     return Phase.UPDATING if state[ConditionType.PROGRESSING].status == "True" else Phase.LIVE
+
+
+def _is_answering(ready: NewCondition, observed: Observed) -> bool:
+    """Whether clients are answered, or would be as soon as the first replica starts for them."""
+    if ready.status == "True" and ready.reason in _ASLEEP:
+        return True
+    if ready.reason in _NO_WEB:
+        return _replicas(observed) > 0
+    return observed.deployment is not None and observed.deployment.ready > 0
+
+
+def _is_broken(state: Mapping[ConditionType, NewCondition]) -> bool:
+    if state[ConditionType.PROGRESSING].reason == conditions.STUCK:
+        return True
+    if state[ConditionType.READY].reason == "WebNotStarting":
+        return True
+    return any(kind in state and state[kind].status == "False" for kind in _BREAKING)
 
 
 def news_in(before: JsonObject, after: JsonObject) -> News:
