@@ -83,12 +83,17 @@ def filled(order: Sequence[Entry], head: int, first: int, stop: int, most: int) 
 
 
 def lengths_of(requests: Sequence[Request]) -> tuple[int, int, int]:
-    """Rows, the longest of them, and the sum of their lengths."""
+    """Rows, the length to which all are padded, and the sum of their own.
+
+    Of several dimensions each is padded to its longest: rows of 2 x 8 and 8 x 2 to 8 x 8.
+    """
     rows = longest = own = 0
     for request in requests:
         rows += request.rows
         longest = max(longest, request.length)
         own += request.length * request.rows
+    if requests and len(requests[0].sides) > 1:
+        longest = prod(map(max, zip(*[request.sides for request in requests], strict=True)))
     return rows, longest, own
 
 
@@ -112,6 +117,6 @@ def padding_class(shape: Hashable, free: int) -> Hashable:
     lengths = cast("Sequence[int]", shape)
     if not free:
         return shape
-    if max(lengths) <= free:
+    if max(lengths, default=0) <= free:
         return None
     return tuple([(length - 1).bit_length() for length in lengths])

@@ -38,6 +38,7 @@ class Request:
         deadline: Seconds on the same clock after which nobody wants the answer; inf: none.
         shape: Requests of different shapes never share a batch; None where all are alike.
         length: Of each of its rows, where rows of different lengths may share a batch; else 0.
+        sides: Of each of its rows, by padded dimension; the length is their product, if any.
         first: Of its rows, in the whole request.
         split: Of a request in parts; None: it is in one piece.
         cancelled: Nobody waits for the answer any more; set by `Batcher.cancel`.
@@ -59,6 +60,7 @@ class Request:
         "returning",
         "rows",
         "shape",
+        "sides",
         "size",
         "split",
     )
@@ -76,6 +78,7 @@ class Request:
         self.deadline = deadline
         self.shape = shape
         self.first = self.length = 0
+        self.sides: Sequence[int] = ()
         self.split: Split | None = None
         self.cancelled = self.queued = False
 
@@ -113,7 +116,7 @@ class Request:
             shape,
         )
         part.first = self.first + start
-        part.length = self.length
+        part.length, part.sides = self.length, self.sides
         part.split = self.split
         return part
 

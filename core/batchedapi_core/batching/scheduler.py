@@ -31,7 +31,7 @@ argument, and after everything that happened the caller asks `next` until it say
 import enum
 from collections.abc import Hashable, Iterable, Sequence
 from math import inf
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias, cast
 
 from batchedapi_core.batching.batcher import Batcher
 from batchedapi_core.batching.decision import IDLE, Action, Idle, Release, WaitUntil, next_action
@@ -168,20 +168,18 @@ class ScheduledMethod:
         """Queue a request whose rows have lengths: in parts of one length each."""
         free = self.batcher.policy.pads_to
         lengths: Sequence[int] = lengths_in(sizes, shapes) or [0] * request.rows
-        classes = [
-            None if shapes is None else padding_class(shapes[i], free) for i in range(request.rows)
-        ]
-        each = list(zip(classes, lengths, strict=True))
+        sides = cast("Sequence[Sequence[int]]", shapes or [()] * request.rows)
+        classes = [padding_class(one, free) for one in sides]
+        each = list(zip(classes, lengths, sides, strict=True))
         if each.count(each[0]) == len(each) and request.size <= self.memory.limit_of(classes[0]):
-            request.shape, request.length = each[0]
+            request.shape, request.length, request.sides = each[0]
             self.batcher.arrive(request, now)
             return
         split = request.splitting()
         parts = []
         for start, stop, size, _ in self._spans(request.rows, sizes, each, classes):
-            shape, length = each[start]
-            part = request.part(start, stop, size, shape)
-            part.length = length
+            part = request.part(start, stop, size, each[start][0])
+            _, part.length, part.sides = each[start]
             parts.append(part)
         split.parts = parts
         self.batcher.arrive_parts(parts, now)

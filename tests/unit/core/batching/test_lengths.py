@@ -30,6 +30,7 @@ from batchedapi_core.batching import (
     WaitUntil,
     padding_class,
 )
+from batchedapi_core.batching.lengths import lengths_of as rows_longest_own
 from batchedapi_core.batching.lengths import span_of
 from batchedapi_core.batching.queue import Buckets, LengthQueue
 from batchedapi_core.service_surface import ServiceSurface
@@ -602,6 +603,24 @@ def test_without_padding_the_shape_is_what_rows_must_share() -> None:
         padding_class((5,), 8),
         padding_class((5,), 4),
     ]
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_of_two_dimensions_each_is_padded_to_its_own_longest(*, together: bool) -> None:
+    """Rows of 2 x 8 and 8 x 2 are 8 x 8 in a batch, be they of one request or of two."""
+    replica = Replica(taught=False)
+    shapes = [(2, 8), (8, 2)]
+    for each in [shapes] if together else [[one] for one in shapes]:
+        request = Request(next(replica.ids), "m", len(each), len(each), Client(), 0.0, inf)
+        replica.scheduler.arrive(request, 0.0, None, each)
+
+    batch = replica.batch(0.005)
+    replica.ends(batch, 0.01)
+
+    surface = replica.batcher.surface
+    assert (2, 64, 32) == rows_longest_own(batch.requests)
+    assert surface is not None
+    assert (128.0, 32.0) == (surface.late.padded, surface.late.own)
 
 
 @pytest.mark.parametrize(("pads_to", "by_length"), [(0, False), (200, True)])
