@@ -1,6 +1,6 @@
 """Stand-ins for docker, kind, kubectl and go: they record calls, and fail as the real ones do.
 
-Their words are those of Docker 27 and kind 0.30. What they have is a folder: `calls`, what was
+Their words are those of Docker 27 and kind 0.33. What they have is a folder: `calls`, what was
 asked; `faults`, which of FAULTS is on; `images` and `cluster`, what the engine holds.
 """
 
@@ -12,7 +12,7 @@ NO_DAEMON: Final = (
     "Cannot connect to the Docker daemon at unix:///var/run/docker.sock."
     " Is the docker daemon running?"
 )
-NODE: Final = "kindest/node:v1.34.0@sha256:7416a61b42b1"
+NODE: Final = "kindest/node:v1.37.0@sha256:7416a61b42b1"
 NO_REGISTRY: Final = 'Get "https://registry-1.docker.io/v2/": dial tcp: lookup registry-1.docker.io'
 
 

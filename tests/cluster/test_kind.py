@@ -108,6 +108,16 @@ def test_up_images_and_down_run_through(machine: Machine) -> None:
     assert set() == machine.left()
 
 
+def test_the_node_image_may_be_another(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a way to docker.io there is a mirror, or an image of one's own."""
+    monkeypatch.setenv(kind.NODE_IMAGE, "mirror/node:v1")
+
+    assert 0 == machine.run("up").returncode
+
+    (create,) = [call for call in machine.calls("kind") if call.startswith("create")]
+    assert " --image mirror/node:v1 " in create
+
+
 @pytest.mark.parametrize(
     ("fault", "words"),
     [

@@ -1,6 +1,7 @@
 """A kind cluster: Kubernetes in a container, where a Docker engine runs."""
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -11,12 +12,17 @@ from .steps import ClusterError, run, step, succeeds
 NAME: Final = "batchedapi"
 WAIT: Final = "180s"
 """For the node to be ready; kind ends with status 0 when it is over, too."""
+NODE_IMAGE: Final = "KIND_NODE_IMAGE"
+"""Environment: another node image than kind's own, of a mirror or made here."""
 DOCKER: Final = "Docker 23 or newer with buildx is needed: https://docs.docker.com/engine/install/"
 REMEDIES: Final = (
     ("Cannot connect to the Docker daemon", "start Docker, or use CLUSTER=local as root"),
     ("permission denied while trying to connect", "add this user to the group docker"),
     ("no space left on device", "free some disk: docker system prune"),
-    ("failed to pull image", "the node image is pulled once: let this machine reach docker.io"),
+    (
+        "failed to pull image",
+        f"let this machine reach docker.io once, or name an image it has in {NODE_IMAGE}",
+    ),
     ("failed to resolve source metadata", "let this machine reach docker.io for the base image"),
     ("port is already allocated", "end what has that port, or call again: kind draws another"),
     ("buildx component is missing", DOCKER),
@@ -93,7 +99,9 @@ def create() -> None:
     """Create it, and see that it answers; its logs are kept where it does not."""
     kind = tools.go_program("kind")
     with step(f"kind create cluster --name {NAME}"), remedied():
-        words = (kind, "create", "cluster", "--config", "-", "--wait", WAIT)
+        words = [str(kind), "create", "cluster", "--config", "-", "--wait", WAIT]
+        if node_image := os.environ.get(NODE_IMAGE):
+            words += ["--image", node_image]
         run(*words, "--kubeconfig", paths.KUBECONFIG, stdin=json.dumps(configuration()))
     if not healthy():
         logs = paths.LOGS / "kind"

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from . import paths
 
-TAIL_LINES = 20
+TAIL_LINES = 60
 POLL_SECONDS = 0.1
 
 
