@@ -1,7 +1,7 @@
-"""Schemas of Kubernetes objects for kubeconform, made offline from Kubernetes' own API description.
+"""Schemas of Kubernetes objects for kubeconform, made from Kubernetes' own API description.
 
 kubeconform downloads its schemas; the description they are made from also lies in the Go module of
-Kubernetes, which a machine that has built the test cluster holds.
+each release.
 """
 
 import json
@@ -9,10 +9,18 @@ import subprocess
 from pathlib import Path
 from typing import Any, Final
 
-MODULE: Final = "k8s.io/kubernetes@v1.34.4"
+from chart import tool
+
+MODULE: Final = "k8s.io/kubernetes"
+RELEASES: Final = ("v1.33.13", "v1.34.4", "v1.35.4", "v1.36.3", "v1.37.2")
+"""One of each minor version that users may have; the last is the one of the test cluster."""
 SPEC: Final = Path("api") / "openapi-spec" / "swagger.json"
 LOCATION: Final = "{{ .ResourceKind }}{{ .KindSuffix }}.json"
 """kubeconform's own naming, below the folder that `write_schemas` fills."""
+NOT_KUBERNETES: Final = (
+    "ServiceMonitor,PodMonitor,PrometheusRule,CustomResourceDefinition,HTTPRoute,GRPCRoute"
+)
+"""Kinds without a schema there; the CRD is checked by the apiserver."""
 
 _PREFIX: Final = "#/definitions/"
 _LOOSE: Final[dict[str, dict[str, Any]]] = {
@@ -22,16 +30,42 @@ _LOOSE: Final[dict[str, dict[str, Any]]] = {
 """Described as strings, although the apiserver takes numbers too."""
 
 
-def api_description() -> Path | None:
-    """The API description in the Go module cache, or None where there is none."""
+def api_description(release: str) -> Path | None:
+    """The API description of a release in the Go module cache, or None where there is none."""
     try:
         answer = subprocess.run(
             ["go", "env", "GOMODCACHE"], check=True, capture_output=True, text=True, timeout=30
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    path = Path(answer.stdout.strip()) / MODULE / SPEC
+    path = Path(answer.stdout.strip()) / f"{MODULE}@{release}" / SPEC
     return path if path.exists() else None
+
+
+def downloaded(release: str) -> Path:
+    """The same; it is downloaded where it is not there, 20 MB."""
+    path = api_description(release)
+    if path is None:
+        subprocess.run(["go", "mod", "download", f"{MODULE}@{release}"], check=True, timeout=600)
+        path = api_description(release)
+    assert path is not None
+    return path
+
+
+def conformity(manifests: str, description: Path, folder: Path) -> Any:
+    """Kubeconform's report on some manifests; only what is wrong is listed in it."""
+    write_schemas(description, folder)
+    location = ("-schema-location", f"{folder}/{LOCATION}")
+    flags = ("-strict", *location, "-skip", NOT_KUBERNETES, "-output", "json", "-summary")
+    result = subprocess.run(
+        [tool("kubeconform"), *flags, "-"],
+        input=manifests,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    return json.loads(result.stdout)
 
 
 def write_schemas(description: Path, folder: Path) -> None:
