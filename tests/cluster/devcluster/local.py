@@ -58,6 +58,8 @@ def up() -> None:
         return
     tools.debian_packages()
     binary = tools.kubernetes()
+    for program in tools.CONTAINERD:
+        tools.go_program(program)
     pause = pause_archive()
     down()
     check_ports()
@@ -72,7 +74,8 @@ def start(binary: Path, pause: Path) -> None:
     with step(f"network: bridge {network.BRIDGE}"):
         network.set_up()
     with step("containerd, etcd, kube-apiserver"):
-        processes.start(CONTAINERD, [CONTAINERD, "-c", str(paths.RUN / "containerd.toml")])
+        containerd = [str(paths.BIN / CONTAINERD), "-c", str(paths.RUN / "containerd.toml")]
+        processes.start(CONTAINERD, containerd)
         for command in (node.etcd(), node.api_server()):
             processes.start(command[0], [str(binary), *command])
         answers = partial(succeeds, "kubectl", "--kubeconfig", paths.KUBECONFIG, "get", "--raw")
@@ -118,7 +121,8 @@ def pause_archive() -> Path:
 
 def load(archive: Path) -> None:
     """Put the images of a docker-archive where the kubelet finds them."""
-    run("ctr", "--address", node.SOCKET, "--namespace", "k8s.io", "images", "import", archive)
+    ctr = (paths.BIN / "ctr", "--address", node.SOCKET, "--namespace", "k8s.io")
+    run(*ctr, "images", "import", archive)
 
 
 def check_ports() -> None:

@@ -10,8 +10,11 @@ from .pki import Identity
 NODE: Final = "batchedapi"
 SERVER: Final = f"https://{network.ADDRESS}:6443"
 ETCD: Final = "http://127.0.0.1:2379"
+SHIM: Final = "containerd-shim-runc-v2"
 SOCKET: Final = paths.RUN / "containerd.sock"
 PAUSE_IMAGE: Final = "localhost/pause:1"
+REGISTRIES: Final = paths.RUN / "registries"
+"""A folder each, read at each pull: `HOST:PORT/hosts.toml` says how a registry is spoken to."""
 PKI: Final = paths.RUN / "pki"
 PORTS: Final = (2379, 2380, 6443, 10248, 10249, 10250, 10256, 10257, 10259)
 """Fixed ports of these programs; taken ones would belong to another cluster."""
@@ -35,30 +38,34 @@ PROXY: Final = Identity("kube-proxy", "/CN=system:kube-proxy")
 CLIENTS: Final = (ADMIN, KUBELET, CONTROLLERS, SCHEDULER, PROXY)
 
 CONTAINERD_TOML: Final = """\
-version = 2
+version = 3
 root = "{run}/containerd"
 state = "{run}/containerd-state"
 [grpc]
   address = "{run}/containerd.sock"
 [plugins."io.containerd.internal.v1.opt"]
   path = "{run}/opt"
-[plugins."io.containerd.grpc.v1.cri"]
-  sandbox_image = "{pause}"
+[plugins."io.containerd.cri.v1.images"]
+  snapshotter = "overlayfs"
+  [plugins."io.containerd.cri.v1.images".pinned_images]
+    sandbox = "{pause}"
+  [plugins."io.containerd.cri.v1.images".registry]
+    config_path = "{registries}"
+[plugins."io.containerd.cri.v1.runtime"]
   # Where CAP_SYS_RESOURCE is missing, every pod else fails with
   # "can't get final child's PID from pipe: EOF".
   restrict_oom_score_adj = true
   # Else they are under /run/netns, among those of others.
   netns_mounts_under_state_dir = true
-  [plugins."io.containerd.grpc.v1.cri".cni]
-    bin_dir = "/usr/lib/cni"
+  [plugins."io.containerd.cri.v1.runtime".cni]
+    bin_dirs = ["/usr/lib/cni"]
     conf_dir = "{run}/cni"
-  [plugins."io.containerd.grpc.v1.cri".containerd]
-    snapshotter = "overlayfs"
-    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
-      runtime_type = "io.containerd.runc.v2"
-      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
-        SystemdCgroup = false
-        Root = "{run}/runc"
+  [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+    runtime_path = "{shim}"
+    [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+      SystemdCgroup = false
+      Root = "{run}/runc"
 """
 
 
@@ -110,7 +117,10 @@ def proxy_configuration() -> dict[str, object]:
 
 def files() -> dict[Path, str]:
     """Give the configuration files of the programs and what is in them."""
-    toml = CONTAINERD_TOML.format(run=paths.RUN, pause=PAUSE_IMAGE)
+    shim = paths.BIN / SHIM
+    toml = CONTAINERD_TOML.format(
+        run=paths.RUN, pause=PAUSE_IMAGE, shim=shim.resolve(), registries=REGISTRIES
+    )
     return {
         paths.RUN / "containerd.toml": toml,
         paths.RUN / "cni" / "10-pods.conflist": json.dumps(network.plugin_configuration()),
@@ -157,9 +167,6 @@ def api_server() -> list[str]:
         "--authorization-mode=Node,RBAC",
         # PodSecurity is among those enabled by default.
         "--enable-admission-plugins=NodeRestriction",
-        # A beta of 1.34 that is off by default: with it, tests say what OpenShift makes of a pod.
-        "--feature-gates=MutatingAdmissionPolicy=true",
-        "--runtime-config=admissionregistration.k8s.io/v1beta1=true",
         "--allow-privileged",
         # A developer's apiserver that is stopped is not to linger over open watches.
         "--shutdown-delay-duration=0s",
@@ -190,8 +197,8 @@ def after_api_server() -> dict[str, list[str]]:
             # Ten times the defaults: nobody else uses this apiserver, and a start needs hundreds.
             "--kube-api-qps=200",
             "--kube-api-burst=300",
-            # Pods' addresses are in the CNI configuration, and there is no cloud.
-            "--controllers=*,-node-ipam-controller,-cloud-node-lifecycle-controller",
+            # Addresses of pods are in the CNI configuration.
+            "--controllers=*,-node-ipam-controller",
         ],
         "kube-scheduler": [
             "kube-scheduler",

@@ -12,7 +12,6 @@ from .steps import ClusterError, run, step
 PACKAGES: Final = (
     "buildah",
     "ca-certificates",
-    "containerd",
     "containernetworking-plugins",
     "iproute2",
     "iptables",
@@ -20,11 +19,14 @@ PACKAGES: Final = (
     "openssl",
     "runc",
 )
+CONTAINERD: Final = ("containerd", "containerd-shim-runc-v2", "ctr")
+"""Debian's is 1.6, and Kubernetes since 1.36 wants 2.0."""
 GO_PROGRAMS: Final = {
+    **{one: f"github.com/containerd/containerd/v2/cmd/{one}@v2.4.2" for one in CONTAINERD},
     "grpc-health-probe": "github.com/grpc-ecosystem/grpc-health-probe@v0.4.42",
     "grpcurl": "github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.3",
     "helm": "helm.sh/helm/v3/cmd/helm@v3.22.0",
-    "kind": "sigs.k8s.io/kind@v0.30.0",  # its node image is Kubernetes 1.34
+    "kind": "sigs.k8s.io/kind@v0.33.0",  # its node image is Kubernetes 1.37
     "kubeconform": "github.com/yannh/kubeconform/cmd/kubeconform@v0.8.0",
 }
 HELM_KUBERNETES: Final = ("1", "37")
@@ -108,7 +110,7 @@ def content_hash(*files: Path) -> str:
 
 
 def kubernetes_version() -> str:
-    """Read the version of Kubernetes, such as v1.34.4, out of go.mod."""
+    """Read the version of Kubernetes, such as v1.37.2, out of go.mod."""
     for line in (KUBE_SOURCES / "go.mod").read_text().splitlines():
         words = line.removeprefix("require").split()
         if words[:1] == ["k8s.io/kubernetes"]:
