@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from tests.cluster.devcluster import network, paths
+import yaml
+from tests.cluster.devcluster import network, node, paths
 from tests.cluster.devcluster.choice import Flavour, flavour
 
 import cluster
@@ -133,7 +134,11 @@ def gpu_pool(namespace: str) -> Iterator[str]:
 def registry() -> Iterator[Registry]:
     """With the serving image and a file more, for who knows the password."""
     content = paths.RUN / "containerd" / "io.containerd.content.v1.content"
-    with private_registry(content, "batchedapi-serving", {"app/NOTICE": "private\n"}) as found:
+    files = {"app/NOTICE": "private\n", "model/factor.txt": "2.5"}
+    with private_registry(content, "batchedapi-serving", files) as found:
+        spoken = node.REGISTRIES / found.address / "hosts.toml"
+        spoken.parent.mkdir(parents=True)
+        spoken.write_text(f'server = "http://{found.address}"\n')
         yield found
 
 
@@ -177,6 +182,30 @@ def test_a_tainted_gpu_pool_a_private_registry_and_a_bucket(
     assert "untolerated taint" in json.dumps(other["status"]["conditions"])
     cluster.kubectl("delete", "pod", "kept-away", "-n", "default", "--wait=false")
     cluster.kubectl("delete", "bapi", "gpu-pool", "-n", gpu_pool)
+
+
+def test_a_model_in_a_registry_is_a_volume_that_the_node_has_pulled(
+    namespace: str, registry: Registry
+) -> None:
+    """The replica has no credentials of the registry, and nothing to fetch."""
+    source, api = yaml.safe_load_all((EXAMPLES / "gpu-pool.yaml").read_text())
+    uri = f"oci://{registry.address}/models/scaled@{registry.digest}/model/factor.txt"
+    api["metadata"]["name"] = "mounted"
+    predictor = {key: api["spec"]["predictor"][key] for key in ("path", "source", "config")}
+    pod = {key: api["spec"]["pod"][key] for key in ("volumes", "volumeMounts")}
+    secrets = {"imagePullSecrets": [{"name": "puller"}]}
+    api["spec"] = {"predictor": {**predictor, "model": {"uri": uri}}, "pod": {**pod, **secrets}}
+    words = ("secret", "docker-registry", "puller", "-n", namespace)
+    cluster.kubectl("create", *words, *registry.options)
+    for one in (source, api):
+        cluster.apply(one, namespace)
+
+    assert 10.0 == answer_of("mounted", namespace, 4.0)["scaled"]
+
+    (one,) = cluster.pods_of("mounted", namespace, "")
+    assert "image" in {volume["name"]: volume for volume in one["spec"]["volumes"]}["model"]
+    assert registry.refused
+    cluster.kubectl("delete", "bapi", "mounted", "-n", namespace)
 
 
 @pytest.fixture(scope="module")

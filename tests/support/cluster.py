@@ -141,7 +141,7 @@ def install_chart() -> None:
         "helm", "upgrade", "--install", "batchedapi", ROOT / "charts/batchedapi",
         "--namespace", SYSTEM_NAMESPACE, "--create-namespace",
         "--take-ownership",  # of a resource definition that other tests installed
-        "--set", "image.tag=dev,servingImage.tag=dev,dashboards.enabled=true",
+        "--set", "image.tag=dev,servingImage.tag=dev,dashboards.enabled=true,imageVolumes=true",
     )  # fmt: skip
     kubectl("rollout", "restart", "deployment", "-n", SYSTEM_NAMESPACE)
     kubectl("rollout", "status", "deployment", "-n", SYSTEM_NAMESPACE, "--timeout=180s")

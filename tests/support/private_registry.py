@@ -31,7 +31,9 @@ class Registry:
     """Where it listens, and what it was asked."""
 
     address: str
-    """`host:port`; containerd speaks plain http to a loopback address."""
+    """`host:port`; it speaks plain http."""
+    digest: str
+    """Of the image's manifest."""
     refused: list[str]
     """Paths asked for without the password."""
     given: list[str]
@@ -96,7 +98,8 @@ def private_registry(content: Path, title: str, files: Mapping[str, str]) -> Ite
     thread = threading.Thread(target=listener.serve_forever)
     thread.start()
     try:
-        yield Registry(f"127.0.0.1:{listener.server_address[1]}", refused, given)
+        address = f"127.0.0.1:{listener.server_address[1]}"
+        yield Registry(address, _digest(blobs["1"]), refused, given)
     finally:
         listener.shutdown()
         thread.join()
