@@ -294,7 +294,10 @@ class LengthQueue(DeadlineQueue):
         request, worth = self._heap[0][2], surface.fixed / surface.per_padded
         at = bisect_left(numbers, span_of(request.length))
         first, stop = cheapest_group(spans, longest, at, most, worth)
-        nearly = bisect_left(order, (longest[stop - 1] - worth / most,))
+        top, share = longest[stop - 1], worth / most  # padded length that one of size pays for
+        nearly = bisect_left(
+            order, True, key=lambda at: (top - at[0]) * at[3].rows <= share * at[3].size
+        )
         low, high = filled(
             order, self._place(request), min(stops[first], nearly), stops[stop], most
         )

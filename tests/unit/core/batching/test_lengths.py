@@ -151,6 +151,20 @@ def test_lengths_of_a_span_differ_by_less_than_an_eighth(length: int) -> None:
     assert span_of(length) < span_of(length + length // 8 + 1)
 
 
+@pytest.mark.parametrize(("fixed", "taken"), [(0.02, 7), (0.01, 0)])
+def test_a_row_that_costs_more_pays_for_more_padding(fixed: float, taken: int) -> None:
+    """Of 500 a unit pays for 2 of length, or 1: a row that costs 40 for 80, or 40, of the 60."""
+    queue = LengthQueue(QueueOrder.FIFO)
+    for number, cost in enumerate([100] * 2 + [40] * 12):
+        request = Request(number, "m", 1, cost, Client(), 0.0, inf)
+        request.length = cost
+        queue.append(request)
+
+    group = queue.group(ServiceSurface(fixed, 0.0, 0.00002, 0.0), 500)
+
+    assert [40] * taken + [100] * 2 == [request.length for request in group or ()]
+
+
 @pytest.mark.parametrize(("fixed", "taken"), [(0.004, 5), (0.0001, 0)])
 def test_a_batch_with_room_takes_rows_whose_padding_costs_little(fixed: float, taken: int) -> None:
     """Less than their share of a full batch's fixed cost: 2 of a length against 25, and 0.6."""
