@@ -64,9 +64,10 @@ test: ## Every check below, in this order; what e2e needs is built beside them
 	@tests/support/beside tests/cluster/prepare $(MAKE) --no-print-directory checks
 
 .PHONY: checks checks-on-cluster
+# The two that come first take a core each, for a minute and more.
 checks:
 	$(STEP) install $(MAKE) --no-print-directory install
-	$(STEP) 'lint, type, arch, verify' $(MAKE) --no-print-directory -j 2 -O lint type arch verify
+	$(STEP) 'type, compile, lint, arch, verify' $(MAKE) --no-print-directory -j 2 -O type compiled lint arch verify
 	$(STEP) unit $(MAKE) --no-print-directory unit
 	$(STEP) compiled $(MAKE) --no-print-directory unit-compiled
 	$(STEP) contract $(MAKE) --no-print-directory contract
