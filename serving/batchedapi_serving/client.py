@@ -224,9 +224,8 @@ class QueueClient:
         policy = ItemErrorPolicy.ISOLATE if self._runs_again else ItemErrorPolicy.FAIL_BATCH
         return ReplicaSettings(
             name=name, endpoint="", revision="", predictor_path="", search=(), config={},
-            model_uri=None, model_sha256=None, model_path=None, processes=0, threads=0,
-            web_processes=1, gpus=(), gpu_assignment="", cpu_threads=None, log_level="Info",
-            warm_up_sizes=(), batching=BatchingSettings(), methods=(),
+            processes=0, threads=0, web_processes=1, gpus=(), gpu_assignment="", cpu_threads=None,
+            log_level="Info", warm_up_sizes=(), batching=BatchingSettings(), methods=(),
             lane_choice=next(iter(LaneChoice)), item_errors=policy, receipts=Receipts.OFF,
             timeout=None if self._timeout == math.inf else self._timeout, max_body_bytes=0,
             max_concurrency=self._queue.max_length, drain_delay=0.0, max_connection_age=None,

@@ -74,6 +74,24 @@ class MethodSettings:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """A model that is there before the predictor is made."""
+
+    uri: str
+    """Where it lies: a path, or a URI that model_source fetches."""
+    sha256: str | None = None
+    """Hexadecimal digest that the fetched file or folder must have."""
+    cache: str | None = None
+    """Folder that keeps what was fetched, for other replicas too; None: this replica's own."""
+    format: ModelFormat | None = None
+    """Of a model that is served as it is."""
+    trusted: bool = False
+    """Whether code that such a model brings may run."""
+    path: str | None = None
+    """Its file or folder once it is here; None until then."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class RecordingSettings:
     """Where arrivals are recorded."""
 
@@ -157,12 +175,6 @@ class ReplicaSettings:
     search: tuple[str, ...]
     """Folders in which the predictor's module is looked for, first first."""
     config: dict[str, Any]
-    model_uri: str | None
-    """Where the model lies: a path, or a URI that model_source fetches."""
-    model_sha256: str | None
-    """Hexadecimal digest that the fetched file or folder must have."""
-    model_path: str | None
-    """Folder or file of the model once it is here; None until then."""
     processes: int
     threads: int
     web_processes: int
@@ -197,8 +209,8 @@ class ReplicaSettings:
     """Folder of this replica's sockets, metrics memory and settings."""
     startup_limit: float = 595.0
     """Until a model is fetched, imported, constructed and warmed up."""
-    model_cache: str | None = None
-    """Folder that keeps what was fetched, for other replicas too; None: this replica's own."""
+    model: ModelSettings | None = None
+    """None: the predictor asks for none, or is not run here."""
     recording: RecordingSettings | None = None
     """None: nothing is recorded."""
     api_keys: str | None = None
@@ -211,10 +223,6 @@ class ReplicaSettings:
     role: Role = Role.REPLICA
     queue: QueueSettings | None = None
     """None: requests wait in the replica itself."""
-    model_format: ModelFormat | None = None
-    """Of a model that is served as it is."""
-    model_trusted: bool = False
-    """Whether code that such a model brings may run."""
     compare: CompareSettings | None = None
     """None: no rows are kept, and no revision is compared."""
     in_pod: bool = False

@@ -13,9 +13,6 @@ from uvicorn.server import ServerState
 
 from batchedapi_core.batching import (
     Client,
-    ItemErrorPolicy,
-    LaneChoice,
-    Receipts,
 )
 from batchedapi_serving.codecs import Answer, DecodedRequest, Head, Wire
 from batchedapi_serving.dispatch.engine import Caller, RequestHandle, ServedMethod
@@ -29,11 +26,12 @@ from batchedapi_serving.errors import (
     UnsupportedTypeError,
 )
 from batchedapi_serving.predictor import MethodSpec
-from batchedapi_serving.settings import BatchingSettings, ReplicaSettings
+from batchedapi_serving.settings import ReplicaSettings
 from batchedapi_serving.web.connection import Connection
 from batchedapi_serving.web.frontend import Frontend
 from batchedapi_serving.web.limits import Limits
 from batchedapi_serving.web.responses import problem_on
+from plain_settings import plain_settings
 
 LIMITS: Final = Limits(body=1000, idle=75.0, age=300.0)
 SECONDS: Final = 0.010
@@ -44,19 +42,10 @@ TYPES: Final = (b"", b"application/json")
 
 def web_settings(**changes: Any) -> ReplicaSettings:
     """The settings of a replica called `api`."""
-    values: dict[str, Any] = {
-        "name": "api", "endpoint": "/api", "revision": "", "predictor_path": "model:Model",
-        "search": (), "config": {}, "model_path": None, "model_uri": None,
-        "model_sha256": None, "gpu_assignment": "Auto", "cpu_threads": None, "processes": 1,
-        "threads": 1,
-        "web_processes": 1, "gpus": (), "log_level": "error", "warm_up_sizes": None,
-        "batching": BatchingSettings(), "methods": (), "lane_choice": LaneChoice.RANDOM,
-        "item_errors": ItemErrorPolicy.ISOLATE, "receipts": Receipts.OFF, "timeout": 30.0,
-        "max_body_bytes": LIMITS.body, "max_concurrency": 1024, "drain_delay": 0.0,
-        "keep_alive": LIMITS.idle, "max_connection_age": LIMITS.age,
-        "grpc_port": None, "host": "127.0.0.1", "runtime": "",
+    limits = {
+        "max_body_bytes": LIMITS.body, "keep_alive": LIMITS.idle, "max_connection_age": LIMITS.age
     }  # fmt: skip
-    return ReplicaSettings(**{**values, **changes})
+    return plain_settings(**{**limits, **changes})
 
 
 class JsonReply:

@@ -17,7 +17,7 @@ from typing import Any, Final
 import looptime
 import orjson
 
-from batchedapi_core.batching import Client, ItemErrorPolicy, LaneChoice, Receipts, Strategy
+from batchedapi_core.batching import Client, Strategy
 from batchedapi_serving.codecs import Answer, RequestHead, Wire
 from batchedapi_serving.dispatch.dispatcher import Dispatcher
 from batchedapi_serving.dispatch.engine import RequestHandle
@@ -31,6 +31,7 @@ from batchedapi_serving.oom import OomKills
 from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.settings import BatchingSettings, MethodSettings, ReplicaSettings
 from batchedapi_serving.tracing.spans import Span, Tracer
+from plain_settings import plain_settings
 
 FIXED: Final = 0.010
 PER_ROW: Final = 0.0002
@@ -470,49 +471,22 @@ def replica_settings(**changes: Any) -> ReplicaSettings:
     if batching.get("strategy") is Strategy.ADAPTIVE and not batching.get("max_latency"):
         batching["max_latency"] = 10.0  # without a target there is no such strategy
     of_methods: Mapping[str, BatchingSettings] = changes.pop("of_methods", {})
-    values: dict[str, Any] = {
-        "name": "api",
-        "endpoint": "/api",
-        "revision": "",
-        "predictor_path": "model:Model",
-        "search": (),
-        "config": {},
-        "model_uri": None,
-        "model_sha256": None,
-        "model_path": None,
-        "processes": 1,
-        "threads": 1,
-        "web_processes": 1,
-        "gpus": (),
-        "gpu_assignment": "Auto",
-        "cpu_threads": None,
-        "log_level": "error",
-        "warm_up_sizes": None,
-        "batching": BatchingSettings(
-            **{
-                "max_batch_size": 32,
-                "batch_interval": 0.020,
-                "strategy": Strategy.FIXED,
-                **batching,
-            }
-        ),
-        "methods": tuple(
-            MethodSettings(name, None, None, of_method) for name, of_method in of_methods.items()
-        ),
-        "lane_choice": LaneChoice.RANDOM,
-        "item_errors": ItemErrorPolicy.ISOLATE,
-        "receipts": Receipts.OFF,
-        "timeout": 30.0,
-        "max_body_bytes": 1 << 20,
-        "max_concurrency": 1024,
-        "drain_delay": 0.0,
-        "max_connection_age": None,
-        "keep_alive": 75.0,
-        "grpc_port": None,
-        "host": "127.0.0.1",
-        "runtime": "",
-    }
-    return ReplicaSettings(**{**values, **changes})
+    return plain_settings(
+        **{
+            "batching": BatchingSettings(
+                **{
+                    "max_batch_size": 32,
+                    "batch_interval": 0.020,
+                    "strategy": Strategy.FIXED,
+                    **batching,
+                }
+            ),
+            "methods": tuple(
+                MethodSettings(name, None, None, one) for name, one in of_methods.items()
+            ),
+            **changes,
+        }
+    )
 
 
 def run_virtually(main: Coroutine[Any, Any, None]) -> None:

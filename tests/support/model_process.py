@@ -17,7 +17,7 @@ from typing import Any
 
 import orjson
 
-from batchedapi_core.batching import Client, ItemErrorPolicy, LaneChoice, Receipts, Strategy
+from batchedapi_core.batching import Client, Strategy
 from batchedapi_serving.codecs import Answer, RequestHead, Wire
 from batchedapi_serving.dispatch.dispatcher import Dispatcher
 from batchedapi_serving.dispatch.engine import RequestHandle
@@ -26,6 +26,7 @@ from batchedapi_serving.metrics import slots
 from batchedapi_serving.metrics.recorder import Recorder
 from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.settings import BatchingSettings, ReplicaSettings
+from plain_settings import plain_settings
 
 HEAD = RequestHead(b"application/json", b"", ())
 
@@ -33,19 +34,12 @@ HEAD = RequestHead(b"application/json", b"", ())
 def settings_in(runtime: str, **changes: Any) -> ReplicaSettings:
     """The settings of a replica whose predictor is `composed.py` in `runtime`."""
     values: dict[str, Any] = {
-        "name": "composed", "endpoint": "/composed", "revision": "", "model_path": None,
-        "predictor_path": "composed.py:Composed", "search": (runtime,),
-        "config": {"folder": runtime}, "processes": 1, "threads": 2, "web_processes": 1,
-        "gpus": (), "log_level": "error", "warm_up_sizes": None, "methods": (),
+        "name": "composed", "endpoint": "/composed", "predictor_path": "composed.py:Composed",
+        "search": (runtime,), "config": {"folder": runtime}, "threads": 2, "timeout": 60.0,
         "batching": BatchingSettings(batch_interval=0.1, strategy=Strategy.FIXED),
-        "lane_choice": LaneChoice.RANDOM,
-        "item_errors": ItemErrorPolicy.ISOLATE, "receipts": Receipts.OFF, "timeout": 60.0,
-        "max_body_bytes": 1 << 24, "max_concurrency": 100, "drain_delay": 0.0,
-        "max_connection_age": None, "keep_alive": 75.0,
-        "grpc_port": None, "host": "127.0.0.1", "runtime": runtime,
-        "model_uri": None, "model_sha256": None, "gpu_assignment": "Auto", "cpu_threads": None,
+        "max_body_bytes": 1 << 24, "max_concurrency": 100, "runtime": runtime,
     }  # fmt: skip
-    return ReplicaSettings(**{**values, **changes})
+    return plain_settings(**{**values, **changes})
 
 
 class ModelProcess:

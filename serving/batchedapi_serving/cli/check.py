@@ -117,7 +117,7 @@ def run_check(documents: Documents, wanted: CheckOptions) -> tuple[ReplicaSettin
         settings = replica_settings(documents, _OPTIONS, Path(runtime))
         settings.write()
         user = documents.api.spec.predictor.variables
-        if settings.model_uri is not None:
+        if settings.model is not None:
             _run("model_source", [runtime], user, settings.failure_path(FETCH))
         wanted.write(Path(runtime))
         environment = model_environments(settings, os.environ, user, usable_cpus())[0]

@@ -25,6 +25,7 @@ from batchedapi_core.manifest import (
     AUTO,
     CPU_COUNT,
     Networking,
+    Predictor,
     PredictorMethod,
     ServerSideBatching,
     UnitError,
@@ -42,6 +43,7 @@ from batchedapi_serving.settings import (
     BatchingSettings,
     CompareSettings,
     MethodSettings,
+    ModelSettings,
     RecordingSettings,
     ReplicaSettings,
     Role,
@@ -225,7 +227,7 @@ def replica_settings(documents: Documents, options: ServeOptions, runtime: Path)
     api = in_effect(documents.api, options.flags, os.environ, cpus)
     spec, folder = api.spec, _code_folder(documents, runtime)
     predictor, batching, overload = spec.predictor, spec.server_side_batching, spec.overload
-    model, processes = predictor.model, predictor.processes_per_replica
+    processes = predictor.processes_per_replica
     startup, warm_up = predictor.startup_timeout, predictor.warmup
     grpc_port = contract.GRPC_PORT if spec.networking.grpc else None
     cors = spec.networking.cors
@@ -236,12 +238,7 @@ def replica_settings(documents: Documents, options: ServeOptions, runtime: Path)
         predictor_path=predictor.path,
         search=(str(folder), str(Path.cwd())),
         config=dict(predictor.config),
-        model_uri=None if model is None or not runs_code else _model_uri(model.uri),
-        model_sha256=None if model is None else model.sha256,
-        model_cache=None if model is None or model.cache is None else _model_cache(),
-        model_path=None,
-        model_format=None if model is None or predictor.path is not None else model.served_as,
-        model_trusted=model is not None and model.trusted is True,
+        model=_model(predictor) if runs_code else None,
         processes=cpus if processes == CPU_COUNT else int(processes),
         threads=predictor.threads_per_process,
         web_processes=predictor.web_processes,
@@ -355,14 +352,23 @@ def _keys(networking: Networking, options: ServeOptions) -> str | None:
     return None
 
 
-def _model_uri(uri: str) -> str:
-    if uri.startswith("pvc://"):
+def _model(predictor: Predictor) -> ModelSettings | None:
+    model = predictor.model
+    if model is None:
+        return None
+    if model.uri.startswith("pvc://"):
         raise LoadError(
             "DownloadFailed",
-            f"spec.predictor.model.uri: {uri} is mounted by the operator and cannot be read here;"
-            " expected an address to fetch it from, or file:///, outside a cluster",
+            f"spec.predictor.model.uri: {model.uri} is mounted by the operator and cannot be read"
+            " here; expected an address to fetch it from, or file:///, outside a cluster",
         )
-    return uri
+    return ModelSettings(
+        uri=model.uri,
+        sha256=model.sha256,
+        cache=None if model.cache is None else _model_cache(),
+        format=None if predictor.path is not None else model.served_as,
+        trusted=model.trusted is True,
+    )
 
 
 def _model_cache() -> str:

@@ -191,12 +191,12 @@ def construct(
 def _class_of(settings: ReplicaSettings) -> type:
     """The user's class, or the one that is made of a model that is served as it is."""
     search = [Path(folder) for folder in settings.search]
-    path, format_, model = settings.predictor_path, settings.model_format, settings.model_path
-    if path is None and format_ is not None and model is not None:
+    path, model = settings.predictor_path, settings.model
+    if path is None and model is not None and model.format is not None and model.path is not None:
         from batchedapi_serving import formats  # noqa: PLC0415 - most replicas have a class
 
         file = formats.ModelFile(
-            Path(model), format_, settings.model_trusted, _device(_devices()), settings.config
+            Path(model.path), model.format, model.trusted, _device(_devices()), settings.config
         )
         return formats.class_of(file)
     path = path or ""  # a manifest has one of the two
@@ -251,7 +251,7 @@ def _context(
         threads=settings.threads,
         device=_device(devices),
         devices=devices,
-        model_path=settings.model_path,
+        model_path=None if settings.model is None else settings.model.path,
         submitter=submitter,
         metrics=Metrics(opened),
     )

@@ -89,20 +89,20 @@ def main(runtime: str) -> int:
     kill_with_parent()
     settings = ReplicaSettings.read(runtime)
     configure_logging(settings.log_level, "model-source")
-    if settings.model_uri is None:
+    model = settings.model
+    if model is None:
         return 0
     here = Path(settings.search[0]) if settings.search else Path.cwd()
-    cache = None if settings.model_cache is None else Path(settings.model_cache)
+    cache = None if model.cache is None else Path(model.cache)
+    folder = Path(runtime) / _FOLDER
     try:
-        path = fetch_model(
-            settings.model_uri, settings.model_sha256,
-            here=here, folder=Path(runtime) / _FOLDER, cache=cache,
-        )  # fmt: skip
+        path = fetch_model(model.uri, model.sha256, here=here, folder=folder, cache=cache)
     except LoadError as error:
         failure = {"reason": error.reason, "message": str(error)}
         settings.failure_path(FETCH).write_text(json.dumps(failure))
         return 1
-    dataclasses.replace(settings, model_path=str(path)).write()
+    fetched = dataclasses.replace(model, path=str(path))
+    dataclasses.replace(settings, model=fetched).write()
     return 0
 
 

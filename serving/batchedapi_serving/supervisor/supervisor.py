@@ -248,7 +248,7 @@ class Supervisor:
             self._models.kill(message["replace"])
 
     async def _load_and_keep(self, models: ModelProcesses) -> None:
-        if self._settings.model_uri is None or await self._fetched():
+        if self._settings.model is None or await self._fetched():
             await models.keep()
 
     async def _fetched(self) -> bool:

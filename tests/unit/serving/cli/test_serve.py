@@ -29,7 +29,12 @@ from batchedapi_serving.cli.serve import (
 )
 from batchedapi_serving.errors import LoadError
 from batchedapi_serving.overrides import Flags
-from batchedapi_serving.settings import BatchingSettings, MethodSettings, ReplicaSettings
+from batchedapi_serving.settings import (
+    BatchingSettings,
+    MethodSettings,
+    ModelSettings,
+    ReplicaSettings,
+)
 from odd_texts import ODD_TEXTS
 
 OPTIONS = ServeOptions("127.0.0.1", 1, 2, 3.5)
@@ -70,9 +75,6 @@ def test_what_is_not_written_has_the_decided_defaults(tmp_path: Path) -> None:
         predictor_path="model:Iris",
         search=("/somewhere", str(Path.cwd())),
         config={},
-        model_uri=None,
-        model_sha256=None,
-        model_path=None,
         processes=1,
         threads=1,
         web_processes=1,
@@ -146,9 +148,7 @@ def test_what_is_written_is_in_effect(tmp_path: Path) -> None:
         predictor_path="model:Iris",
         search=("/somewhere", str(Path.cwd())),
         config={"a": 1},
-        model_uri="s3://bucket/key",
-        model_sha256="0" * 64,
-        model_path=None,
+        model=ModelSettings("s3://bucket/key", "0" * 64),
         processes=3,
         threads=2,
         web_processes=4,
@@ -284,7 +284,7 @@ def test_a_model_is_fetched_from_where_it_is_written_but_for_a_claim(tmp_path: P
     """The operator mounts claims; on a laptop there is none to mount."""
     models = [{"path": "m:C", "model": {"uri": uri}} for uri in ("file:///a/b", "pvc://claim/b")]
 
-    assert settings_of(tmp_path, {"predictor": models[0]}).model_uri == "file:///a/b"
+    assert settings_of(tmp_path, {"predictor": models[0]}).model == ModelSettings("file:///a/b")
     with pytest.raises(LoadError, match="mounted by the operator") as caught:
         settings_of(tmp_path, {"predictor": models[1]})
     assert caught.value.reason == "DownloadFailed"
@@ -295,18 +295,18 @@ def test_a_cache_is_a_claim_in_a_pod_and_a_folder_on_a_laptop(
 ) -> None:
     """The same file serves in both."""
     predictor = {"path": "m:C", "model": {"uri": "s3://b/k", "cache": {"pvc": "models"}}}
-    monkeypatch.setenv("XDG_CACHE_HOME", "/home/me/cache")
 
-    assert settings_of(tmp_path, {"predictor": predictor}).model_cache == (
-        "/home/me/cache/batchedapi/models"
-    )
+    def cache() -> str | None:
+        model = settings_of(tmp_path, {"predictor": predictor}).model
+        return model and model.cache
+
+    monkeypatch.setenv("XDG_CACHE_HOME", "/home/me/cache")
+    assert "/home/me/cache/batchedapi/models" == cache()
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", "/home/me")
-    assert settings_of(tmp_path, {"predictor": predictor}).model_cache == (
-        "/home/me/.cache/batchedapi/models"
-    )
+    assert "/home/me/.cache/batchedapi/models" == cache()
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-    assert settings_of(tmp_path, {"predictor": predictor}).model_cache == "/mnt/model"
+    assert "/mnt/model" == cache()
 
 
 def test_a_timeout_of_zero_is_none(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from batchedapi_core.batching import Client, ItemErrorPolicy, LaneChoice, Receipts
+from batchedapi_core.batching import Client, Receipts
 from batchedapi_serving.codecs import (
     Answer,
     DecodedRequest,
@@ -34,7 +34,8 @@ from batchedapi_serving.errors import (
     ServingError,
 )
 from batchedapi_serving.predictor import MethodSpec
-from batchedapi_serving.settings import BatchingSettings, ReplicaSettings
+from batchedapi_serving.settings import ReplicaSettings
+from plain_settings import plain_settings
 
 HEAD = RequestHead(b"application/json", b"", ())
 RECEIPT = Receipt("b-1", 2, 2, 1, 0.001, 0.002, "size", "replica-0", 0)
@@ -43,17 +44,10 @@ RECEIPT = Receipt("b-1", 2, 2, 1, 0.001, 0.002, "size", "replica-0", 0)
 def settings_in(runtime: str, **changes: object) -> ReplicaSettings:
     """Settings of a replica with two web processes."""
     values: dict[str, object] = {
-        "name": "test", "endpoint": "/test", "revision": "", "predictor_path": "p:P",
-        "search": (), "config": {}, "model_path": None, "processes": 1, "threads": 1,
-        "web_processes": 2, "gpus": (), "model_uri": None, "model_sha256": None,
-        "gpu_assignment": "Auto", "cpu_threads": None, "log_level": "info", "warm_up_sizes": None,
-        "batching": BatchingSettings(), "methods": (), "lane_choice": LaneChoice.RANDOM,
-        "item_errors": ItemErrorPolicy.ISOLATE, "receipts": Receipts.OFF, "timeout": None,
-        "max_body_bytes": 1 << 20, "max_concurrency": 100, "drain_delay": 0.0,
-        "max_connection_age": None, "keep_alive": 75.0,
-        "grpc_port": None, "host": "127.0.0.1", "runtime": runtime,
+        "name": "test", "endpoint": "/test", "web_processes": 2, "timeout": None,
+        "max_concurrency": 100, "runtime": runtime,
     }  # fmt: skip
-    return ReplicaSettings(**{**values, **changes})  # type: ignore[arg-type]  # names as above
+    return plain_settings(**{**values, **changes})
 
 
 class Slip:
