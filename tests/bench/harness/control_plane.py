@@ -21,6 +21,8 @@ from .servers import ending_on_sigterm
 
 OPERATOR: Final = pki.Identity("operator", "/O=system:masters/CN=operator")
 ADMIN: Final = pki.Identity("admin", "/O=system:masters/CN=admin")
+NOBODY_ASKED: Final = "192.0.2.1"
+"""Behind the Service `kubernetes`, which may not be a loopback address (of RFC 5737)."""
 SERVER: Final = pki.Identity("kube-apiserver", "/CN=kube-apiserver", "DNS:localhost,IP:127.0.0.1")
 CONTROLLERS: Final = (
     "deployment-controller", "replicaset-controller", "garbage-collector-controller",
@@ -70,7 +72,7 @@ def control_plane(folder: Path, *more: str) -> Iterator[ControlPlane]:
          f"--advertise-client-urls={etcd}", "--listen-peer-urls=http://127.0.0.1:0",
          "--unsafe-no-fsync", "--log-level=error"],
         ["kube-apiserver", f"--etcd-servers={etcd}", "--bind-address=127.0.0.1",
-         "--advertise-address=127.0.0.1", f"--secure-port={port}",
+         f"--advertise-address={NOBODY_ASKED}", f"--secure-port={port}",
          "--service-cluster-ip-range=10.99.0.0/16", f"--tls-cert-file={keys / SERVER.name}.crt",
          f"--tls-private-key-file={keys / SERVER.name}.key",
          f"--client-ca-file={keys / 'ca.crt'}", "--service-account-issuer=https://localhost",
