@@ -87,8 +87,8 @@ ALERTS: Final = (
           " raised, returned something else than it declares, or its process died.",
           (("`kubectl logs -l batchedapi.dev/api=NAME --prefix --tail=-1` has one line with the"
            " traceback for each kind of failure, and the request's id."),
-           ("Did it begin with a rollout? `kubectl batchedapi status NAME` has the revisions;"
-           " apply the manifest before."),
+           ("Did it begin with a rollout? `kubectl batchedapi history NAME` has the revisions;"
+           " `rollback` goes back."),
            "`batchedapi check -f FILE` runs the predictor alone and in batches, on a laptop.")),
     Alert("BatchedAPIRowsRefused", f"{_SHED} > 0.05", "5m", "critical",
           f"{_SHARE} of the rows sent to {_API_TEXT} are refused or too late.",

@@ -120,6 +120,8 @@ class ChildView:
     """Changes when anything that an apply could put right has changed."""
     asked: str = ""
     """A Deployment's fingerprint without replicas; empty of other kinds."""
+    setting: str = ""
+    """Digest of the setting that a revision was made with; empty where nobody has noted it."""
 
     @classmethod
     def of(cls, body: JsonObject) -> Self:
@@ -147,6 +149,7 @@ class ChildView:
             created=metadata.get("creationTimestamp", ""),
             revision=labels.get(contract.LABEL_REVISION, ""),
             fingerprint=fingerprint,
+            setting=section(metadata, "annotations").get(contract.ANNOTATION_SETTING, ""),
         )
 
 
@@ -466,15 +469,18 @@ def _moment(written: object) -> datetime | None:
 
 @dataclass(frozen=True, slots=True)
 class SourceView:
-    """The user's ConfigMap."""
+    """The user's ConfigMap, or after a rollback the copy that a revision has."""
 
     data: Mapping[str, str]
     binary_data: Mapping[str, str]
 
     @classmethod
     def of(cls, body: JsonObject) -> Self:
-        """From a ConfigMap's body."""
-        return cls(section(body, "data"), section(body, "binaryData"))
+        """From a ConfigMap's body; in a revision's is its manifest, too."""
+        data = section(body, "data")
+        if contract.LABEL_REVISION in section(body["metadata"], "labels"):
+            data = {name: text for name, text in data.items() if name != contract.MANIFEST_FILE}
+        return cls(data, section(body, "binaryData"))
 
 
 @dataclass(frozen=True, slots=True)

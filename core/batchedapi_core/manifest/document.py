@@ -179,7 +179,7 @@ def serving_slice(api: BatchedAPI) -> JsonObject:
         "overload": _told(spec.overload),
         "networking": {**_told(spec.networking), "endpoint": api.endpoint},
     }
-    for name in _OF_ADDRESSES:
+    for name in OF_ADDRESSES:
         told["networking"].pop(name, None)
     put_back(told, tuple(one for one in api.before if not _NOT_FOR_REPLICAS & {*one[0]}))
     return {
@@ -206,7 +206,8 @@ def _batching(api: BatchedAPI) -> JsonObject:
     return told
 
 
-_OF_ADDRESSES: Final = ("service", "gateway", "ingress", "allowFrom")
+OF_ADDRESSES: Final = ("service", "gateway", "ingress", "allowFrom")
+"""Fields of `networking` that no replica is told, and no revision is made of."""
 """Fields of `networking` that change what is in front of a replica, and nothing in it."""
 _NOT_FOR_REPLICAS: Final = frozenset(
     {"source", "image", "imagePullPolicy", "env", "envFrom", "tuning", "autoscaling"}

@@ -18,8 +18,21 @@ from urllib3.exceptions import HTTPError
 
 from batchedapi_core import contract
 from batchedapi_operator.cluster import section
-from batchedapi_operator.plugin.cluster import connect, read_api, read_decisions
-from batchedapi_operator.plugin.replicas import see
+from batchedapi_operator.plugin.cluster import (
+    connect,
+    read_api,
+    read_decisions,
+    replace_sections,
+)
+from batchedapi_operator.plugin.replicas import copy_of_files, read_revisions, see
+from batchedapi_operator.plugin.revisions import (
+    NoWayBackError,
+    as_rows,
+    as_table,
+    changes,
+    chosen,
+    sections_of,
+)
 from batchedapi_operator.plugin.screen import Terminal, as_json, screen
 from batchedapi_operator.plugin.ui import HOST, operator_in, page_server
 from batchedapi_operator.plugin.why import (
@@ -32,6 +45,7 @@ from batchedapi_operator.plugin.why import (
     recommendation,
     standing_aside,
 )
+from batchedapi_operator.resources.revised import revised
 
 # What may come next on a command line: kubectl asks on Tab, and click knows the commands.
 
@@ -219,6 +233,67 @@ def status(name: str, *, namespace: str | None, context: str | None, output: str
     block = "█" if "utf" in (sys.stdout.encoding or "").lower() else "#"
     width = max(_NARROWEST, shutil.get_terminal_size().columns)
     click.echo(screen(seen, Terminal(width, colour, block)))
+
+
+@main.command()
+@_NAME
+@_NAMESPACE
+@_CONTEXT
+@_OUTPUT
+def history(name: str, *, namespace: str | None, context: str | None, output: str) -> None:
+    """List revisions of the BatchedAPI NAME, the newest first.
+
+    With their number, how many of their pods are ready, and what of the spec changed.
+
+    \b
+    Example:
+      kubectl batchedapi history sleepy -n demo
+    """
+    current = connect(context)
+    place = namespace or current
+    status = section(read_api(place, name), "status")
+    rows = as_rows(read_revisions(place, name), status)
+    click.echo(_json(rows) if output == "json" else "\n".join(as_table(rows)))
+
+
+@main.command()
+@_NAME
+@_NAMESPACE
+@_CONTEXT
+@click.option(
+    "--to",
+    metavar="REVISION",
+    default=None,
+    help="Its number or digest. Absent: the newest that is not what the spec asks for.",
+)
+def rollback(name: str, *, namespace: str | None, context: str | None, to: str | None) -> None:
+    """Give the BatchedAPI NAME the spec of an earlier revision.
+
+    Autoscaling, update strategy, addresses and the like stay as they are. Where the manifest is in
+    Git, change it there too, or it comes back.
+
+    \b
+    Examples:
+      kubectl batchedapi rollback sleepy -n demo
+      kubectl batchedapi rollback sleepy --to 3
+    """
+    current = connect(context)
+    place = namespace or current
+    spec = section(read_api(place, name), "spec")
+    try:
+        revision = chosen(read_revisions(place, name), spec, to)
+    except NoWayBackError as error:
+        raise click.ClickException(f"{name}: {error}") from error
+    copy = copy_of_files(place, name, revision)
+    wanted = sections_of(spec, revision, copy)
+    changed = changes(revised(spec), revised(wanted))
+    if changed:
+        replace_sections(place, name, wanted)
+    told = ", ".join(changed) or "nothing had to be changed"
+    click.echo(f"{name} has the spec of revision {revision.number} ({revision.digest}): {told}")
+    if copy is not None:
+        click.echo(f"its files are no longer in the ConfigMap of its source, but in {copy}")
+    click.echo("if the manifest is applied from Git, change it there too, or it comes back")
 
 
 @main.command()

@@ -23,6 +23,7 @@ from batchedapi_operator.cluster import JsonObject
 NOT_FOUND: Final = 404
 REFUSED: Final = (401, 403)
 SECONDS: Final = 15.0
+_MANAGER: Final = "kubectl-batchedapi"
 _RELEASE: Final = "batchedapi-operator"
 _LEASE_NAME: Final = "BATCHEDAPI_LEASE_NAME"
 _DROPPED_BYTES: Final = 1 << 16  # at once
@@ -82,6 +83,33 @@ def read_api(namespace: str, name: str) -> JsonObject:
             f"there is no {place}; kubectl get {contract.SHORT_NAME} -A lists all"
         )
     return api
+
+
+def replace_sections(namespace: str, name: str, sections: JsonObject) -> None:
+    """Give the spec of a BatchedAPI those sections.
+
+    Raises:
+        ClickException: The apiserver refuses it, or does not answer.
+    """
+    try:
+        client.CustomObjectsApi().patch_namespaced_custom_object(
+            contract.GROUP, contract.VERSION, namespace, contract.PLURAL, name,
+            [{"op": "add", "path": f"/spec/{one}", "value": sections[one]} for one in sections],
+            field_manager=_MANAGER, _content_type="application/json-patch+json",
+            _request_timeout=SECONDS,
+        )  # fmt: skip
+    except client.ApiException as error:
+        if error.status in REFUSED:
+            raise click.ClickException(
+                f"you may not change BatchedAPI {name!r} in namespace {namespace!r}: that takes"
+                f" `patch` on {contract.PLURAL}, which whoever has the ClusterRole edit there has"
+            ) from error
+        told = error.reason
+        with contextlib.suppress(ValueError, KeyError, TypeError):  # not the apiserver's own answer
+            told = json.loads(error.body or "")["message"]
+        raise click.ClickException(f"apiserver: {error.status} {told}") from error
+    except HTTPError as error:
+        raise click.ClickException(f"apiserver: {error}") from error
 
 
 def answered(ask: Callable[[], Any], what: str) -> JsonObject | None:

@@ -1,4 +1,4 @@
-"""Reads an API, its Deployment, its pods and their pages, with the user's rights."""
+"""Reads an API, its Deployment, its revisions, its pods and their pages, with the user's rights."""
 
 import json
 import time
@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
+import click
 from kubernetes import client
 
 from batchedapi_core import contract
 from batchedapi_operator.autoscaling.metrics_page import MAX_BYTES
-from batchedapi_operator.cluster import JsonObject
+from batchedapi_operator.cluster import JsonObject, section
 from batchedapi_operator.errors import MetricsUnavailableError
 from batchedapi_operator.plugin.cluster import (
     SECONDS,
@@ -21,8 +22,9 @@ from batchedapi_operator.plugin.cluster import (
     read_api,
 )
 from batchedapi_operator.plugin.pages import Page, Reading, figures_of, parse_page
+from batchedapi_operator.plugin.revisions import RolledOut, files_of, rolled_out
 from batchedapi_operator.plugin.screen import ReplicaRow, ScreenData
-from batchedapi_operator.resources import selector_text
+from batchedapi_operator.resources import revision_name, selector_text
 
 BETWEEN_SECONDS: Final = 2.0
 """From one page of a replica to the next: some batches even of a quiet API, and soon over."""
@@ -94,6 +96,59 @@ def list_pods(namespace: str, name: str) -> Sequence[JsonObject]:
     )
     pods: list[JsonObject] = (found or {}).get("items") or []
     return sorted(pods, key=lambda one: str(one["metadata"]["name"]))
+
+
+def read_revisions(namespace: str, name: str) -> list[RolledOut]:
+    """Revisions that the Deployment of an API has had, the newest first.
+
+    Raises:
+        NotReadError: The apiserver does not say.
+    """
+    apps = client.AppsV1Api()
+    found = answered(
+        lambda: _json(
+            apps.list_namespaced_replica_set(
+                namespace,
+                label_selector=selector_text(name),
+                _preload_content=False,
+                _request_timeout=SECONDS,
+            )
+        ),
+        f"replicasets in namespace {namespace!r}: that takes `list` on replicasets",
+    )
+    return rolled_out((found or {}).get("items") or [], name)
+
+
+def copy_of_files(namespace: str, name: str, revision: RolledOut) -> str | None:
+    """The ConfigMap that keeps the files of a revision.
+
+    Returns:
+        None where it had no files, or its source still has them.
+
+    Raises:
+        ClickException: Nobody has them any more, or the apiserver does not say.
+    """
+    source = section(section(revision.spec or {}, "predictor"), "source").get("configMap")
+    if source is None:
+        return None
+    copy = revision_name(name, revision.digest)
+    files = _files(namespace, copy)
+    if files is None:
+        raise click.ClickException(f"ConfigMap {copy!r}, which had the files, is gone")
+    return None if files == _files(namespace, source) else copy
+
+
+def _files(namespace: str, name: str) -> list[JsonObject] | None:
+    core = client.CoreV1Api()
+    found = answered(
+        lambda: _json(
+            core.read_namespaced_config_map(
+                name, namespace, _preload_content=False, _request_timeout=SECONDS
+            )
+        ),
+        f"ConfigMap {name!r} in namespace {namespace!r}: that takes `get` on configmaps",
+    )
+    return None if found is None else files_of(found)
 
 
 def _json(answer: Any) -> Any:

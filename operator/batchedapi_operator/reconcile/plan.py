@@ -43,6 +43,7 @@ from batchedapi_operator.reconcile.ownership import (
     without_others,
 )
 from batchedapi_operator.reconcile.status import StatusSubject, build_status
+from batchedapi_operator.resources import annotate
 from batchedapi_operator.resources.configmap import (
     Revision,
     build_config_map,
@@ -58,7 +59,8 @@ from batchedapi_operator.resources.deployment import (
 )
 from batchedapi_operator.resources.exposure import ASKED_FOR, refuse_unserved
 from batchedapi_operator.resources.policies import Policies, build_web_budget
-from batchedapi_operator.resources.setting import Running
+from batchedapi_operator.resources.revised import noted
+from batchedapi_operator.resources.setting import Running, setting_digest
 from batchedapi_operator.views import (
     ChildView,
     DeploymentView,
@@ -67,7 +69,7 @@ from batchedapi_operator.views import (
 )
 
 REVISIONS_KEPT: Final = 5
-"""Besides those in use: what `kubectl rollout undo` may want to go back to."""
+"""Besides those in use: what `kubectl batchedapi rollback` may want to go back to."""
 NO_POLICIES: Final = Policies(disruption_budgets=False)
 
 
@@ -173,7 +175,8 @@ def plan(
         return replace(nothing, notes=(), retry_after=again(since, now))
     image = subject.image
     stage = stage_of(api, revision, without_overdue(observed, moment))
-    children = _children(api, revision, image, observed, policies, stage=stage)
+    spec = document["spec"]
+    children = _children(api, revision, image, observed, policies, stage=stage, spec=spec)
     made = _written(replace(nothing, apply=children), api, revision, observed, stage)
     own = own_count(api, observed)
     return made if own is None else replace(made, own_replicas=(own, metadata["resourceVersion"]))
@@ -220,7 +223,7 @@ def _written(
 ) -> Plan:
     """The same plan with its writes beside `apply`."""
     queue, web = api.spec.server_side_batching.queue, observed.web.deployment
-    surplus = surplus_revisions(revision, observed)
+    surplus = surplus_revisions(api, revision, observed)
     made = {apply.resource for apply in plan.apply}
     unasked = (
         (kind, child)
@@ -234,7 +237,7 @@ def _written(
         replicas=first_or_copied_count(api, observed),
         delete=(*unasked, *((CONFIG_MAPS, child) for child in surplus)),
         give_back=tuple(
-            Apply(CONFIG_MAPS, headed(api, child.name), child)
+            Apply(CONFIG_MAPS, headed(api, child.name, child.setting), child)
             for child in observed.revisions
             if child.name in observed.robbed - {revision.name} and child not in surplus
         ),
@@ -258,8 +261,9 @@ def _revision(api: BatchedAPI, observed: Observed, defaults: Pod) -> Revision:
         if timed_out or deployment.refusal(observed.pods) is not None:
             # none will answer: nothing is lost, and what it lacks may be a default that came later
             made_with = replace(made_with, defaults=defaults)
+    made = {one.revision: one.setting for one in observed.revisions}
     if source is None or source.config_map is None:
-        return revision_of(api, {}, {}, made_with, defaults)
+        return revision_of(api, {}, {}, made_with, defaults, made=made)
     if observed.source is None:
         raise InvalidSpecError(
             "SourceMissing",
@@ -267,7 +271,7 @@ def _revision(api: BatchedAPI, observed: Observed, defaults: Pod) -> Revision:
             f" namespace {api.metadata.namespace!r}; create it, or name another",
         )
     files = observed.source
-    return revision_of(api, files.data, files.binary_data, made_with, defaults)
+    return revision_of(api, files.data, files.binary_data, made_with, defaults, made=made)
 
 
 def running(api: BatchedAPI, observed: Observed) -> Running | None:
@@ -311,6 +315,7 @@ def _children(
     policies: Policies,
     *,
     stage: "Stage",
+    spec: JsonObject,
 ) -> tuple[Apply, ...]:
     """The revision first: pods that name it must find it; and be guarded from the first on.
 
@@ -325,8 +330,12 @@ def _children(
     compares = api.spec.update_strategy.compare.is_on
     peers = [Apply(SERVICES, build_peers(api), observed.peers)] if compares else []
     body = build_deployment(api, revision, image, held=stage.held)
+    annotate(body, noted(spec))
+    files = build_config_map(api, revision)
+    setting = setting_digest(api.with_pod_defaults(revision.defaults))
+    annotate(files, {contract.ANNOTATION_SETTING: setting})
     return (
-        Apply(CONFIG_MAPS, build_config_map(api, revision), known.get(revision.name)),
+        Apply(CONFIG_MAPS, files, known.get(revision.name)),
         Apply(SERVICES, build_service(api, roles=stage.roles), observed.service),
         *peers,
         *(
@@ -400,12 +409,16 @@ def first_web_count(web: WebSpec, observed: Observed) -> int | None:
     return min(max(had, web.min_replicas), web.max_replicas)
 
 
-def surplus_revisions(revision: Revision, observed: Observed) -> tuple[ChildView, ...]:
+def surplus_revisions(
+    api: BatchedAPI, revision: Revision, observed: Observed
+) -> tuple[ChildView, ...]:
     """Revisions that nothing refers to any more, but for the youngest."""
     deployments = (observed.deployment, observed.web.deployment)
     running = {one.revision for one in deployments if one is not None}
     used = {revision.digest, *running, *observed.revisions_in_use}
-    unused = [child for child in observed.revisions if child.revision not in used]
+    source = api.spec.predictor.source
+    kept = None if source is None else source.config_map  # after a rollback it may be one of them
+    unused = [one for one in observed.revisions if one.revision not in used and one.name != kept]
     unused.sort(key=lambda child: (child.created, child.name), reverse=True)
     return tuple(unused[max(0, REVISIONS_KEPT - 1) :])
 

@@ -14,9 +14,16 @@ from batchedapi_core import contract
 from batchedapi_core.manifest import BatchedAPI, Pod, serving_slice
 from batchedapi_operator.cluster import CONFIG_MAPS, JsonObject, listed, section
 from batchedapi_operator.errors import InvalidSpecError
-from batchedapi_operator.resources import head, labels, revision_name
-from batchedapi_operator.resources.setting import NO_DEFAULTS, Running, asked_parts, digest_of
+from batchedapi_operator.resources import annotate, head, labels, revision_name
+from batchedapi_operator.resources.setting import (
+    NO_DEFAULTS,
+    Running,
+    asked_parts,
+    digest_of,
+    setting_digest,
+)
 
+NOTHING_MADE: Final[Mapping[str, str]] = {}
 MOST_BYTES: Final = 1024 * 1024
 """Limit for the values of one ConfigMap, by the apiserver's own rule."""
 
@@ -41,6 +48,8 @@ def revision_of(
     binary_data: Mapping[str, str],
     running: Running | None = None,
     defaults: Pod = NO_DEFAULTS,
+    *,
+    made: Mapping[str, str] = NOTHING_MADE,
 ) -> Revision:
     """The revision that `api` asks for with the source it has now.
 
@@ -48,7 +57,8 @@ def revision_of(
     own, else the image pinned for the old one would stay.
 
     The setting does from the first change on: the first revision of an API is named by its files
-    and image alone, as every revision once was, and keeps that name while its setting stays.
+    and image alone, as every revision once was, keeps that name while its setting stays, and
+    has it again when it comes back.
 
     Args:
         api: The manifest.
@@ -56,6 +66,7 @@ def revision_of(
         binary_data: Those that are no text, as base64.
         running: What its pods are made with; None: it has never had any.
         defaults: Today's, for what lies under the settings of the pods of another revision.
+        made: Digests of revisions that are there, each with that of its setting.
 
     Raises:
         InvalidSpecError: The source has a key that the manifest of the replica needs, or both
@@ -74,11 +85,11 @@ def revision_of(
         hashed.append(mounted)  # the slice names the folder that it is mounted at alone
     digest = ""
     if running is not None and running.defaults is not None:
-        digest = _named(hashed, api.with_pod_defaults(running.defaults), running)
+        digest = _named(hashed, api.with_pod_defaults(running.defaults), running, made)
         if digest == running.digest:
             defaults = running.defaults
     if running is None or digest != running.digest:
-        digest = _named(hashed, api.with_pod_defaults(defaults), running)
+        digest = _named(hashed, api.with_pod_defaults(defaults), running, made)
     files = {contract.MANIFEST_FILE: yaml.safe_dump(manifest, sort_keys=True), **data}
     size = sum(len(text.encode()) for text in files.values())
     size += sum(len(b64decode(text)) for text in binary_data.values())
@@ -99,13 +110,16 @@ def revision_of(
     )
 
 
-def _named(hashed: list[object], api: BatchedAPI, running: Running | None) -> str:
+def _named(
+    hashed: list[object], api: BatchedAPI, running: Running | None, made: Mapping[str, str]
+) -> str:
     """The digest of the revision with those files that `api`, defaults included, asks for."""
     digest = digest_of(hashed)
     kept = running is None or running.setting is None or running.setting.is_that_of(api)
-    if running is not None and not (kept and running.digest == digest):
-        digest = digest_of([*hashed, asked_parts(api)])
-    return digest
+    comes_back = made.get(digest) == setting_digest(api)
+    if running is None or (kept and running.digest == digest) or comes_back:
+        return digest
+    return digest_of([*hashed, asked_parts(api)])
 
 
 def build_config_map(api: BatchedAPI, revision: Revision) -> JsonObject:
@@ -117,10 +131,11 @@ def build_config_map(api: BatchedAPI, revision: Revision) -> JsonObject:
     return body
 
 
-def headed(api: BatchedAPI, name: str) -> JsonObject:
-    """The revision of that name without its data."""
+def headed(api: BatchedAPI, name: str, setting: str = "") -> JsonObject:
+    """The revision of that name without its data; a digest of its setting may be empty."""
     body = head(api, CONFIG_MAPS, name)
     body["metadata"]["labels"][contract.LABEL_REVISION] = digest_in(name)
+    annotate(body, {contract.ANNOTATION_SETTING: setting} if setting else {})
     return body
 
 

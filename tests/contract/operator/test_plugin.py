@@ -4,14 +4,16 @@ import asyncio
 import json
 import os
 import subprocess
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import yaml
-from tests.contract.operator.world import Body, World
+from tests.contract.operator.world import Body, World, until
 
-from batchedapi_operator.cluster import PODS, Resource
+from batchedapi_core import contract
+from batchedapi_operator.cluster import BATCHED_APIS, CONFIG_MAPS, PODS, Resource
 from chart import only, render
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("operator")]
@@ -43,9 +45,12 @@ class User:
 
 async def user_with(world: World, role: str, folder: Path) -> User:
     """Somebody bound to a ClusterRole of Kubernetes', and to what the chart adds to it."""
-    name = f"user-{role}"
+    name = f"user-{role}-{uuid.uuid4().hex[:6]}"  # tests share a namespace
     await world.create(SERVICE_ACCOUNTS, {"metadata": {"name": name}})
-    added = only(render(), "ClusterRole", "-view")["rules"]
+    chart = render()
+    added = [
+        rule for end in {"view", role} for rule in only(chart, "ClusterRole", f"-{end}")["rules"]
+    ]
     await world.create(ROLES, {"metadata": {"name": name}, "rules": added})
     for kind, bound in (("ClusterRole", role), ("Role", name)):
         subject = {"kind": "ServiceAccount", "name": name, "namespace": world.namespace}
@@ -129,6 +134,62 @@ async def test_who_may_view_sees_the_screen_and_which_right_the_rest_takes(
     missing = " ".join(json.loads(edited.stdout)["missing"])
     assert "(shown-0): " in missing
     assert "you may not" not in missing
+
+
+async def test_a_rollback_gives_the_spec_of_the_revision_before(
+    world: World, tmp_path: Path
+) -> None:
+    """The operator goes by the spec, and ReplicaSets remember those that were; whoever may edit."""
+    await world.create(CONFIG_MAPS, {"metadata": {"name": "model"}, "data": {"model.py": "one"}})
+    predictor = {"path": "model:Iris", "image": "none:1", "source": {"configMap": "model"}}
+    await world.create_api("back", {"predictor": predictor})
+    viewer = await user_with(world, "view", tmp_path)
+    editor = await user_with(world, "edit", tmp_path)
+
+    async def run(user: User, *words: str) -> "subprocess.CompletedProcess[str]":
+        return await asyncio.to_thread(user.run, "batchedapi", *words)
+
+    async def history() -> list[Body]:
+        told = await run(viewer, "history", "back", "-o", "json")
+        assert 0 == told.returncode, told.stderr
+        found: list[Body] = json.loads(told.stdout)
+        return found
+
+    async def rolled_out(number: int) -> bool:
+        return number in {one["revision"] for one in await history()}
+
+    await until(lambda: rolled_out(1), "the first revision")
+    changed = {"predictor": {"image": "none:2"}, "autoscaling": {"maxReplicas": 7}}
+    await world.patch(BATCHED_APIS, "back", {"spec": changed})
+    await until(lambda: rolled_out(2), "the second revision")
+    await world.patch(CONFIG_MAPS, "model", {"data": {"model.py": "two"}})
+    await until(lambda: rolled_out(3), "the third revision")
+    third, second, first = await history()
+    assert (["files of predictor.source"], ["predictor.image"], None) == (
+        third["changed"], second["changed"], first["changed"],
+    )  # fmt: skip
+
+    refused = await run(viewer, "rollback", "back")
+    told = await run(editor, "rollback", "back", "--to", "1")
+
+    assert (1, True) == (refused.returncode, "that takes `patch` on batchedapis" in refused.stderr)
+    assert 0 == told.returncode, told.stderr
+    digest = first["digest"]
+    assert told.stdout.startswith(f"back has the spec of revision 1 ({digest}): predictor.image")
+    assert f"in back-{digest}\n" in told.stdout
+    await until(lambda: rolled_out(4), "the first revision to come back")
+    newest = (await history())[0]
+    template = (await world.deployment("back"))["spec"]["template"]
+    spec = (await world.api("back"))["spec"]
+    assert (digest, digest) == (
+        newest["digest"], template["metadata"]["labels"][contract.LABEL_REVISION],
+    )  # fmt: skip
+    assert ("none:1", f"back-{digest}", 7) == (
+        spec["predictor"]["image"],
+        spec["predictor"]["source"]["configMap"],
+        spec["autoscaling"]["maxReplicas"],
+    )
+    assert "Accepted" == (await world.condition("back", "SpecValid"))["reason"]
 
 
 async def test_kubectl_completes_what_comes_next(world: World) -> None:

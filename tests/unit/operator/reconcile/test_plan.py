@@ -1,6 +1,7 @@
 """`plan`: what is written in which world."""
 
 import copy
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -336,6 +337,24 @@ def test_less_cpu_is_a_new_revision_and_stays_one() -> None:
     assert f"iris-{label}" == names[2]
 
 
+def test_a_first_revision_that_comes_back_has_its_name_again() -> None:
+    """Else its pods would all start anew, and be compared though they have served."""
+    one, two = ({"predictor": {"path": "model:Iris", "image": image}} for image in ("a:1", "a:2"))
+    first = planned(**one, compute={"cpu": "1"})
+    made = first.apply[0].body["metadata"]
+    noted = {name: made[name] for name in ("labels", "annotations")}
+    children = (ChildView.of(child_body(made["name"], **noted)),)
+    second = planned(replace(rolled_out(first), revisions=children), **two, compute={"cpu": "1"})
+
+    def back(cpu: str) -> str:
+        """Name of the revision that follows with the first image."""
+        observed = replace(rolled_out(second), revisions=children)
+        name: str = planned(observed, **one, compute={"cpu": cpu}).status["revision"]["current"]
+        return name
+
+    assert first.status["revision"]["current"] == back("1") != back("2")
+
+
 def test_a_deployment_that_was_deleted_comes_back_with_its_revision() -> None:
     """Its name is in the status, and other pods of that name are gone."""
     first = planned(compute={"cpu": "1"})
@@ -386,14 +405,16 @@ def test_in_other_modes_a_deployment_that_was_deleted_comes_back_as_its_user_wan
 
 def test_older_revisions_that_were_robbed_are_given_back_what_they_had() -> None:
     """Not the current one, which is applied anyway, nor those that go."""
-    kept, gone = revision_children(8)[-1], revision_children(8)[0]
+    gone, *others = revision_children(8)
+    kept = replace(others.pop(), setting="0a1b2c3d")
     robbed = frozenset({kept.name, gone.name, revision_of(api(), {}, {}).name})
-    observed = replace(existing(), revisions=revision_children(8), robbed=robbed)
+    observed = replace(existing(), revisions=(gone, *others, kept), robbed=robbed)
 
     (given,) = planned(observed).give_back
 
     assert (kept, kept.name) == (given.existing, given.body["metadata"]["name"])
     assert "7" == given.body["metadata"]["labels"]["batchedapi.dev/revision"]
+    assert {"batchedapi.dev/setting": "0a1b2c3d"} == given.body["metadata"]["annotations"]
     assert "data" not in given.body
 
 
@@ -427,6 +448,36 @@ def test_old_revisions_go_but_for_the_youngest_and_those_in_use() -> None:
     deleted = planned(observed).delete
 
     assert ["iris-3", "iris-2", "iris-1"] == [child.name for _, child in deleted]
+
+
+def test_the_copy_of_files_that_a_rollback_reads_stays_and_is_the_same_source() -> None:
+    """Else the next change of the spec would have none; the manifest in it is the replica's."""
+    labels = {"batchedapi.dev/revision": "0"}
+    copy_of_files = {**child_body("iris-0", labels=labels), "data": {"model.py": "one"}}
+    copy_of_files["data"]["batchedapi.yaml"] = "spec: {}"
+    source = SourceView.of(copy_of_files)
+    observed = replace(existing(), revisions=revision_children(8), source=source)
+
+    made = planned(observed, predictor={"path": "model:Iris", "source": {"configMap": "iris-0"}})
+
+    assert SourceView({"model.py": "one"}, {}) == source
+    assert ["iris-3", "iris-2", "iris-1"] == [child.name for _, child in made.delete]
+
+
+def test_a_deployment_says_what_of_the_spec_its_revision_is_made_of() -> None:
+    """As it was written, for a way back; its controller copies it to the newest ReplicaSet."""
+    networking = {"grpc": True, "service": {"port": 81}}
+    model = {"uri": f"oci://host/a@sha256:{'0' * 64}"}
+    predictor = {"path": "model:Iris", "model": model}
+    body = api_body(predictor=predictor, networking=networking, autoscaling={"maxReplicas": 3})
+
+    made = plan(body, Observed(status={}), IMAGE, NOW, image_volumes=True)
+
+    (deployment,) = (one.body for one in made.apply if one.resource.kind == "Deployment")
+    assert {"predictor": predictor, "networking": {"grpc": True}} == json.loads(
+        deployment["metadata"]["annotations"]["batchedapi.dev/spec"]
+    )
+    assert "batchedapi.dev/spec" not in deployment["spec"]["template"]["metadata"]["annotations"]
 
 
 def test_an_edited_source_is_another_revision() -> None:

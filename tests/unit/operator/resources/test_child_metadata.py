@@ -53,7 +53,7 @@ def test_the_record_of_a_deployment_stays_beside_them() -> None:
     """Without it nothing tells with which defaults its pods were made."""
     made = children(childMetadata=METADATA, pod={"nodeSelector": {"pool": "a"}})
 
-    assert {contract.ANNOTATION_POD, "example.com/owner"} == {
+    assert {contract.ANNOTATION_POD, contract.ANNOTATION_SPEC, "example.com/owner"} == {
         *made["Deployment/"]["metadata"]["annotations"]
     }
 

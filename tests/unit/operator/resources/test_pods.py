@@ -7,6 +7,7 @@ from typing import Any, Final
 import pytest
 from tests.unit.operator.worlds import IMAGE, NOW, UID, api, api_body, deployment_body
 
+from batchedapi_core import contract
 from batchedapi_core.manifest import SPREAD, Pod, as_written, pod_defaults
 from batchedapi_operator.reconcile.plan import Plan, plan
 from batchedapi_operator.resources.configmap import revision_of
@@ -265,7 +266,7 @@ def test_a_record_of_defaults_that_others_remove_is_still_in_the_other_place(pla
 def test_an_api_of_an_earlier_operator_is_left_as_it_is() -> None:
     """It has no default and no record of any: the spread of today would start every pod anew."""
     first = planned({}, defaults=Pod())
-    assert "annotations" not in first.apply[-1].body["metadata"]
+    assert contract.ANNOTATION_POD not in first.apply[-1].body["metadata"]["annotations"]
 
     upgraded = planned({}, first, SPREAD)
 
