@@ -122,13 +122,18 @@ class BatchSums:
         return self.rows_squared / self.rows if self.rows > 0 else 0.0
 
 
-def fit(sums: BatchSums, ridge: float = DEFAULT_RIDGE) -> ServiceTime | None:
+def fit(
+    sums: BatchSums, ridge: float = DEFAULT_RIDGE, known_fixed: float | None = None
+) -> ServiceTime | None:
     """Least squares through the batches, pessimistic about what was never seen.
 
     `ridge` counts as that many more batches in the denominator of the fixed share. While all
     batches have one size the denominator holds nothing else, so the fixed share comes out near
     zero: a gain from batching that was not observed is not counted on. The price per row then
     makes up for it, so that the line always meets the total time exactly.
+
+    `known_fixed` seconds are taken for the fixed share instead. Rows of different lengths need it:
+    where batches of more rows have shorter ones, n alone explains nothing.
 
     Returns:
         None while fewer than three batches or no time were seen, or batches without rows.
@@ -139,7 +144,8 @@ def fit(sums: BatchSums, ridge: float = DEFAULT_RIDGE) -> ServiceTime | None:
     rows_squared = max(sums.rows_squared, sums.rows**2 / sums.batches)
     spread = (sums.batches + ridge) * rows_squared - sums.rows**2
     slack = sums.seconds * rows_squared - sums.row_seconds * sums.rows
-    fixed = slack / spread if spread > 0 else 0.0
+    fitted = slack / spread if spread > 0 else 0.0
+    fixed = fitted if known_fixed is None else known_fixed
     fixed = min(max(fixed, 0.0), sums.seconds / sums.batches)
     per_row = max((sums.seconds - fixed * sums.batches) / sums.rows, LEAST_PER_ROW)
     return ServiceTime(fixed, per_row)

@@ -10,6 +10,9 @@ from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_core.scaling.samples import PodChange, PodSample
 from batchedapi_core.service_model import BatchSums, ServiceTime, fit
 
+SHARE = 0.1
+"""What one replica's newest word counts: it is learned of few batches."""
+
 
 @dataclass(frozen=True, slots=True)
 class LearnedModel:
@@ -19,6 +22,8 @@ class LearnedModel:
     sums: BatchSums = BatchSums()  # noqa: RUF009 - a frozen value without fields to share
     largest_mean_batch: float = 1.0  # rows: the largest row-weighted mean of any interval
     updated: float | None = None  # seconds; None: not yet by this process
+    fixed: float | None = None
+    """Seconds of a batch by the replicas' t(n, L); None: rows have no lengths, or not yet."""
 
     def learned(
         self, policy: ScalingPolicy, changes: Iterable[PodChange], now: float
@@ -26,6 +31,7 @@ class LearnedModel:
         """Forget a little, add what warm pods did."""
         sums = self.sums
         largest = self.largest_mean_batch
+        fixed = self.fixed
         if self.updated is not None:
             sums = sums.scaled(0.5 ** (max(0.0, now - self.updated) / policy.model_half_life))
         for change in changes:
@@ -33,7 +39,11 @@ class LearnedModel:
                 sums = sums.plus(change.sums)
                 mean = min(change.sums.row_weighted_mean(), float(policy.max_batch_size))
                 largest = max(largest, mean)
-        return LearnedModel(self.revision, sums, largest, now)
+                if change.fixed is not None:
+                    fixed = (
+                        change.fixed if fixed is None else fixed + SHARE * (change.fixed - fixed)
+                    )
+        return LearnedModel(self.revision, sums, largest, now, fixed)
 
     @property
     def known(self) -> bool:
@@ -42,7 +52,7 @@ class LearnedModel:
 
     def service(self, policy: ScalingPolicy) -> ServiceTime | None:
         """t(n), or None while too little was seen."""
-        return fit(self.sums, policy.ridge)
+        return fit(self.sums, policy.ridge, self.fixed)
 
 
 START_UP_QUANTILE = 0.9

@@ -56,6 +56,8 @@ class PodSample:
     answered: float = 0.0
     # Another: sum over the requests received of their rows squared; 0 where not known
     squares_received: float = 0.0
+    # A gauge: seconds of a batch by its t(n, L); None: rows have no lengths
+    fixed: float | None = None
     # What the pod runs; "": not known, it is taken to run what is looked at
     revision: str = ""
     # Counters that explain and decide nothing, in an order that is their reader's
@@ -123,6 +125,7 @@ class PodChange:
     requests_received: float = 0.0  # 0 where not known
     squares_received: float = 0.0  # sum over them of rows squared; 0 where not known
     mature: bool = False  # had its full share of the load since before the last look
+    fixed: float | None = None  # see PodSample
     revision: str = ""  # see PodSample
     further: Sequence[float] = ()  # see PodSample
     first: bool = False  # the pod was not known before, and this is its whole life
@@ -215,6 +218,7 @@ def _rise(
         requests_received=max(0.0, answered + flight_growth) if counted else 0.0,
         squares_received=squares,
         mature=before is not None and before.uptime > MATURE,
+        fixed=after.fixed,
         revision=after.revision,
         further=array("d", rises[_DECIDING:]),
     )
@@ -251,6 +255,7 @@ def _possible(sample: PodSample) -> bool:
         sample.lanes,
         sample.in_flight,
         0.0 if sample.startup is None else sample.startup,
+        0.0 if sample.fixed is None else sample.fixed,
     )
     return (
         math.isfinite(sample.time)

@@ -70,6 +70,7 @@ def _sample(pod: SimulatedPod, now: float) -> PodSample:
         queue_rows=pod.queue_rows,
         lanes=pod.lanes,
         in_flight=pod.in_flight,
+        fixed=pod.fixed,
         startup=pod.ready_at - pod.created if pod.ready_at > pod.created else None,
     )
 

@@ -148,6 +148,7 @@ class SimulatedPod:
     queue_rows: float
     in_flight: float  # requests, queued or in a batch
     lanes: float = 1.0
+    fixed: float | None = None  # as of PodSample
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,6 +406,7 @@ def _pods(live: list[_Member], now: float, lanes: int) -> tuple[SimulatedPod, ..
             member.replica.queue_rows,
             member.replica.in_flight,
             lanes,
+            member.replica.fixed,
         )
         for member in live
     )

@@ -275,6 +275,13 @@ class SimulatedReplica(Books):
         """Requests that wait or run."""
         return self._replica.in_flight
 
+    @property
+    def fixed(self) -> float | None:
+        """Seconds of a batch by t(n, L), as it has learned it; None: rows have no lengths."""
+        batcher = self._replica.scheduler.methods[_METHOD].batcher
+        fixed, _, per_length = batcher.learned(1.0)
+        return fixed if per_length > 0.0 else None
+
     def drain(self, now: float) -> None:
         """Wait for no fuller batch any more: no arrivals follow."""
         self._replica.drain(now)

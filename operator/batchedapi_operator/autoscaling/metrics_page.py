@@ -310,6 +310,13 @@ class _SeriesSums:
                 counts[member] += value
         return tuple(counts.values())
 
+    def fixed_of_lengths(self) -> float | None:
+        """Seconds of a batch by the t(n, L) of the one method; None: it has none."""
+        terms = contract.SERVICE_TIME_TERMS
+        fixed, _, per_length = self.by_label(contract.METRIC_SERVICE_TIME, "term", terms)
+        alone = len(self.points(contract.METRIC_SERVICE_TIME)) == len(terms)
+        return fixed if alone and per_length > 0.0 else None
+
     def counted(self) -> Counted:
         """Counters that no decision needs, but an explanation does."""
         self.required(contract.METRIC_BATCHES)
@@ -381,6 +388,7 @@ def parse_page(
         sizes=figures.total_or_zero(contract.METRIC_BATCH_SIZE),
         requests=figures.total_or_zero(f"{contract.METRIC_BATCH_REQUESTS}_sum"),
         in_flight=figures.total(contract.METRIC_IN_FLIGHT_REQUESTS),
+        fixed=figures.fixed_of_lengths(),
         startup=startup,
         revision=revision,
         further=counted.row(),

@@ -17,7 +17,14 @@ from batchedapi_core.scaling.recommendation import (
     tells_a_row_s_price,
 )
 from batchedapi_core.service_model import BatchSums, RequestRows, ServiceTime
-from batchedapi_core.simulation import NoisyService, max_rate
+from batchedapi_core.simulation import (
+    NoisyService,
+    Outcome,
+    PoissonTrace,
+    SimulatedFleet,
+    max_rate,
+    simulate,
+)
 
 POLICY: Final = ScalingPolicy(
     min_replicas=1, max_replicas=50, max_batch_size=16, batch_interval=0.05, latency_target=0.1
@@ -74,6 +81,33 @@ def test_it_serves_as_much_as_was_said_and_as_the_best_of_all_sizes(
     policy = replace(now, max_batch_size=found.max_batch_size, batch_interval=found.batch_interval)
     said = replica_capacity(policy, service, requests=RequestRows(), slowdown=1.0)
     assert pytest.approx(served, rel=0.15) == said.rows_per_second
+
+
+@pytest.mark.no_cover
+def test_what_is_said_holds_where_the_longest_row_sets_the_time() -> None:
+    """Batches of more rows have shorter ones, so n alone told five times what one holds."""
+    lengths = tuple(round(4 * 2 ** (i / 100)) for i in range(701))  # 4 to 512
+    service = NoisyService(
+        0.002, 0.0001, 32, 0.01, latency_target=0.2, per_length=1e-5, lengths=lengths
+    )
+    looks: list[SimulatedFleet] = []
+
+    def load(rate: float) -> Outcome:
+        trace = PoissonTrace(lambda _: rate, 20.0)
+        return simulate(service, trace, looks.append, seed=3)
+
+    load(450.0)
+    (pod,) = looks[-1].pods
+    told = pod.counters
+    sums = BatchSums(
+        told.batches, told.rows, told.rows_squared, told.batch_seconds, told.row_seconds
+    )
+    model = LearnedModel("r", sums, fixed=pod.fixed).service(POLICY)
+    policy = replace(POLICY, max_batch_size=32, batch_interval=0.01, latency_target=0.2)
+    assert model is not None
+    said = replica_capacity(policy, model, requests=RequestRows(), slowdown=1.0).rows_per_second
+
+    assert load(said).miss_fraction < 0.01 < load(1.4 * said).miss_fraction
 
 
 def test_the_worked_numbers_are_five_times_the_throughput() -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from batchedapi_core.scaling.learned import LearnedModel
 from batchedapi_core.scaling.load import (
     BatchTotals,
     LoadInterval,
@@ -15,6 +16,7 @@ from batchedapi_core.scaling.load import (
     came_in,
     level,
 )
+from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_core.scaling.samples import PodChange, PodSample, change, usable
 from batchedapi_core.service_model import RequestRows
 
@@ -325,3 +327,20 @@ def test_what_a_pod_did_before_it_was_known_is_told_as_such() -> None:
     assert rise is not None
     assert rise.first
     assert [4.0] == list(rise.further)
+
+
+def test_the_fixed_cost_that_replicas_learned_of_lengths_is_that_of_the_model() -> None:
+    """The first is taken as it is, each later one moves it a little, and none changes nothing."""
+    policy = ScalingPolicy(min_replicas=1, max_replicas=2, max_batch_size=8, batch_interval=0.0)
+    model, found = LearnedModel("r"), []
+
+    for fixed in (None, 0.01, 0.02, None):
+        rise = change_of(SEEN, replace(LATER, fixed=fixed, batch_seconds=21.0))
+        assert rise is not None
+        model = model.learned(policy, [rise], 0.0)
+        found.append(model.fixed)
+
+    assert [None, 0.01, pytest.approx(0.011), pytest.approx(0.011)] == found
+    line = model.service(policy)
+    assert line is not None
+    assert pytest.approx(0.011) == line.fixed

@@ -155,3 +155,17 @@ def test_no_sums_give_a_line_that_is_negative_or_infinite(sums: BatchSums) -> No
 
     assert learned is None or 0.0 <= learned.fixed < float("inf")
     assert learned is None or LEAST_PER_ROW <= learned.per_row < float("inf")
+
+
+@pytest.mark.parametrize(("known", "fixed"), [(0.01, 0.01), (1.0, 0.02)])
+def test_a_fixed_cost_that_is_known_is_taken_and_the_total_time_met(
+    known: float, fixed: float
+) -> None:
+    """Short rows ride in larger batches here: n alone would say that rows cost nothing."""
+    sums = sums_of([(1, 0.03), (3, 0.02), (8, 0.01)])
+
+    learned = fit(sums, known_fixed=known)
+
+    assert learned is not None
+    assert pytest.approx(fixed) == learned.fixed
+    assert pytest.approx(sums.seconds, rel=1e-4) == sums.modelled(learned)

@@ -223,6 +223,22 @@ def test_other_metrics_cost_nothing() -> None:
         parsed(page(extra=noise + "\n" * 100))
 
 
+@pytest.mark.parametrize(
+    ("length", "methods", "fixed"), [(0.1, 1, 0.25), (0, 1, None), (0.1, 2, None)]
+)
+def test_the_fixed_cost_is_that_of_t_n_l_where_rows_of_one_method_have_lengths(
+    length: float, methods: int, fixed: float | None
+) -> None:
+    """Of several methods nobody knows whose batches took what."""
+    series = "".join(
+        f'batchedapi_service_time_seconds{{method="m{number}",term="{term}"}} {value}\n'
+        for number in range(methods)
+        for term, value in (("batch", 0.25), ("row", 0.5), ("length", length))
+    )
+
+    assert fixed == parsed(page() + series).sample.fixed
+
+
 @pytest.mark.parametrize("methods", [1, contract.MAX_METHODS])
 def test_the_page_for_scaling_says_the_same_as_the_whole_in_fewer_bytes(
     tmp_path: Path, methods: int
