@@ -22,9 +22,6 @@ CODE: Final = """
 
 
     class Model:
-        def __init__(self, config, context):
-            pass
-
         @batched(inputs=Tensor("FP32", [4]), outputs=Tensor("FP32", []))
         def flat(self, rows):
             return rows.sum(axis=1)

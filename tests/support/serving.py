@@ -29,6 +29,14 @@ from ports import HOST, free_ports
 PROGRAM: Final = Path(sys.executable).parent / "batchedapi"
 IN_A_POD: Final = "KUBERNETES_SERVICE_HOST"
 """Every pod has this variable, also one in which tests run; replicas here are in none."""
+ECHO: Final = """
+    from batchedapi_serving import batched
+
+    class Model:
+        @batched(example=0)
+        def predict(self, items):
+            return items
+"""
 START_SECONDS: Final = 60.0
 """A start on a machine with nothing to spare; on an idle one it takes one second."""
 

@@ -19,9 +19,6 @@ from batchedapi_serving import batched
 
 
 class Slow:
-    def __init__(self, config, context):
-        pass
-
     @batched(example={"id": 1})
     def predict(self, items):
         time.sleep(0.040 + 0.002 * len(items))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from serving import Replica, running_replica, write_manifest
+from serving import ECHO, Replica, running_replica, write_manifest
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -27,7 +27,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def replica(request: pytest.FixtureRequest, folder: Path) -> Iterator[Replica]:
-    """Runs the module's CODE, with what its SPEC says, if it has one."""
-    manifest = write_manifest(folder, request.module.CODE, vars(request.module).get("SPEC", {}))
+    """Runs the module's CODE with what its SPEC says, if it has them."""
+    own = vars(request.module)
+    manifest = write_manifest(folder, own.get("CODE", ECHO), own.get("SPEC", {}))
     with running_replica(folder, ["-f", str(manifest)]) as started:
         yield started

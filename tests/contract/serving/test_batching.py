@@ -81,9 +81,6 @@ async def test_a_hundred_requests_are_a_full_batch_and_the_rest_at_the_time_limi
 
 PLAIN = """
     class Model:
-        def __init__(self, config, context):
-            pass
-
         def {name}(self, payload, query_params, headers):
             if payload == 3:
                 raise ValueError("three")
@@ -289,9 +286,6 @@ FIRST = """
     from batchedapi_serving import batched
 
     class Model:
-        def __init__(self, config, context):
-            pass
-
         @batched(example=0, max_batch_size=64)
         def predict(self, items):
             time.sleep(0.01 + 0.0002 * len(items))

@@ -17,17 +17,6 @@ from ports import HOST
 from programs import installed
 from serving import Replica
 
-CODE = """
-    from batchedapi_serving import batched
-
-    class Model:
-        def __init__(self, config, context):
-            pass
-
-        @batched(example=0)
-        def predict(self, items):
-            return items
-"""
 CLIENTS: Final = Path(__file__).parent / "clients"
 COUNT: Final = 1008
 AT_ONCE: Final = 16

@@ -13,19 +13,8 @@ import tritonclient.grpc.aio as triton
 
 from ports import HOST, free_port
 from raw_http import connected, request_bytes
-from serving import Replica, running_replica, write_manifest
+from serving import ECHO, Replica, running_replica, write_manifest
 
-CODE = """
-    from batchedapi_serving import batched
-
-    class Model:
-        def __init__(self, config, context):
-            pass
-
-        @batched(example=0)
-        def predict(self, items):
-            return items
-"""
 AGE = 2.0
 NETWORKING = {"networking": {"maxConnectionAge": "2s", "keepAlive": "3s"}}
 
@@ -39,7 +28,7 @@ def grpc_port() -> int:
 @pytest.fixture(scope="module")
 def replica(folder: Path, grpc_port: int) -> Iterator[Replica]:
     """Its connections live for two seconds, idle ones for three."""
-    manifest = write_manifest(folder, CODE, NETWORKING)
+    manifest = write_manifest(folder, ECHO, NETWORKING)
     arguments = ["-f", str(manifest), "--grpc-port", str(grpc_port)]
     with running_replica(folder, arguments) as started:
         yield started

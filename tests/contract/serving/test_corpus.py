@@ -33,9 +33,6 @@ TENSOR_CODE = """
     from batchedapi_serving import ItemError, Tensor, batched
 
     class Model:
-        def __init__(self, config, context):
-            pass
-
         @batched(inputs=Tensor("FP32", [2]), outputs=Tensor("FP32", [1]))
         def predict(self, x):
             if (x == 666).any():
@@ -61,9 +58,6 @@ ITEM_CODE = """
     from batchedapi_serving import ItemError, batched
 
     class Model:
-        def __init__(self, config, context):
-            pass
-
         @batched
         def predict(self, items):
             return [
@@ -77,9 +71,6 @@ CALL_CODE = """
     from batchedapi_serving import ItemError
 
     class Model:
-        def __init__(self, config, context):
-            pass
-
         def predict(self, payload, query_params, headers):
             if payload == "text":
                 return "text"

@@ -15,9 +15,6 @@ CODE = """
     from batchedapi_serving import batched
 
     class Model:
-        def __init__(self, config, context):
-            pass
-
         @batched(example=0)
         def predict(self, items):
             time.sleep(max(items))

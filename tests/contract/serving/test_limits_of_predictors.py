@@ -12,9 +12,6 @@ IMAGE = """
     from batchedapi_serving import Tensor, batched
 
     class Model:
-        def __init__(self, config, context):
-            pass
-
         @batched(inputs=Tensor("FP32", [3, 224, 224]), outputs=Tensor("FP32", []), max_batch_size=2)
         def predict(self, x):
             return x.reshape(len(x), -1).sum(axis=1)
@@ -29,9 +26,6 @@ ENDING = """
     RAISED = {"cancelled": asyncio.CancelledError, "exit": SystemExit, "panic": Panic}
 
     class Model:
-        def __init__(self, config, context):
-            pass
-
         @batched(example=1)
         def predict(self, items):
             for item in items:

@@ -13,19 +13,8 @@ import tritonclient.grpc.aio as triton
 
 from ports import HOST, free_port
 from raw_http import ask, connected, request_bytes
-from serving import Replica, running_replica, write_manifest
+from serving import ECHO, Replica, running_replica, write_manifest
 
-CODE = """
-    from batchedapi_serving import batched
-
-    class Model:
-        def __init__(self, config, context):
-            pass
-
-        @batched(example=0)
-        def predict(self, items):
-            return items
-"""
 MANY = 1000
 SECONDS = 6.0
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -104,7 +93,7 @@ async def test_many_connections_that_do_nothing_are_in_nobodys_way(
 ) -> None:
     """S24, S26: 4,000 of them; others are answered, and a probe within a second."""
     grpc_port = free_port()
-    manifest = write_manifest(folder, CODE, {})
+    manifest = write_manifest(folder, ECHO, {})
     arguments = ["-f", str(manifest), "--grpc-port", str(grpc_port)]
     with running_replica(folder, arguments) as replica:
         async with contextlib.AsyncExitStack() as stack:

@@ -469,9 +469,6 @@ async def test_a_sync_predictor_needs_no_channel() -> None:
         from batchedapi_serving import batched
 
         class Composed:
-            def __init__(self, config, context):
-                pass
-
             @batched(example=1)
             def predict(self, items):
                 return [sorted(t.name for t in threading.enumerate()) for _ in items]
@@ -532,9 +529,6 @@ async def test_what_would_end_the_channels_thread_is_an_answer(error: str) -> No
         import asyncio
 
         class Composed:
-            def __init__(self, config, context):
-                pass
-
             async def fail(self):
                 raise {error}
 
@@ -573,9 +567,6 @@ async def test_a_process_that_lost_its_device_ends_with_a_code_of_its_own(method
         from batchedapi_serving import batched
 
         class Composed:
-            def __init__(self, config, context):
-                pass
-
             @batched
             def on_a_lane(self, items):
                 raise RuntimeError("CUDA error: device-side assert triggered")

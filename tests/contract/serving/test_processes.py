@@ -18,9 +18,6 @@ CODE = """
     from batchedapi_serving import batched
 
     class Model:
-        def __init__(self, config, context):
-            pass
-
         @batched(example={"id": 0})
         def predict(self, items):
             for item in items:

@@ -32,9 +32,6 @@ CODE = """
     from batchedapi_serving import ItemError, Tensor, batched
 
     class Model:
-        def __init__(self, config, context):
-            pass
-
         @batched(inputs=Tensor("FP32", [4]), outputs=Tensor("FP32", [2]))
         def predict(self, rows):
             if (rows == 409).any():

@@ -8,17 +8,6 @@ from proxies import NAMES, proxy
 from raw_http import connected
 from serving import Replica
 
-CODE = """
-    from batchedapi_serving import batched
-
-    class Model:
-        def __init__(self, config, context):
-            pass
-
-        @batched(example=0)
-        def predict(self, items):
-            return items
-"""
 CLIENTS = 16
 EACH = 150
 

@@ -24,9 +24,6 @@ CODE = """
     from batchedapi_serving import Tensor, batched
 
     class Model:
-        def __init__(self, config, context):
-            pass
-
         @batched(example="x", max_batch_size=64)
         def predict(self, items):
             time.sleep(0.002)

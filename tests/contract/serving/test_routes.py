@@ -20,9 +20,6 @@ CODE = """
     from batchedapi_serving import Tensor, batched, endpoint
 
     class Model:
-        def __init__(self, config, context):
-            pass
-
         @batched(inputs=Tensor("FP32", [1]), outputs=Tensor("FP32", [1]), max_batch_size=64)
         def predict(self, x):
             if (x == 504).any():

@@ -28,9 +28,6 @@ CODE: Final = """
     from batchedapi_serving import Tensor, batched, endpoint
 
     class Model:
-        def __init__(self, config, context):
-            pass
-
         @batched(inputs=Tensor("FP32", [2]), outputs=Tensor("FP64", [1]), max_batch_size=8)
         def predict(self, x):
             return x.sum(axis=1, keepdims=True, dtype="f8")

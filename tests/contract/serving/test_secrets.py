@@ -7,16 +7,8 @@ import httpx
 import pytest
 
 from ports import HOST, free_port
-from serving import Replica, end_replica, start_replica, write_manifest
+from serving import ECHO, Replica, end_replica, start_replica, write_manifest
 
-CODE = """
-    from batchedapi_serving import batched
-
-    class Model:
-        @batched(example=0)
-        def predict(self, items):
-            return items
-"""
 SECRET = "s3cr3t"  # noqa: S105 - of nothing
 
 
@@ -59,7 +51,7 @@ def test_a_password_of_a_url_is_not_logged(
     tmp_path: Path, spec: dict[str, Any], environment: dict[str, str], words: tuple[str, ...]
 ) -> None:
     """Where it is said what is wrong with it: host and path are, and stay."""
-    file = write_manifest(tmp_path, CODE, spec)
+    file = write_manifest(tmp_path, ECHO, spec)
     replica = start_replica(tmp_path, ["-f", str(file)], environment)
     try:
         text = said(replica, *words)
@@ -74,7 +66,7 @@ def test_a_collector_that_is_away_is_named_without_its_password(tmp_path: Path) 
     """It is told when spans are dropped, in the log of each replica."""
     endpoint = f"http://me:s3cr3t@{HOST}:{free_port()}"
     environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_BSP_SCHEDULE_DELAY": "100"}
-    replica = start_replica(tmp_path, ["-f", str(write_manifest(tmp_path, CODE, {}))], environment)
+    replica = start_replica(tmp_path, ["-f", str(write_manifest(tmp_path, ECHO, {}))], environment)
     try:
         replica.wait_ready()
         httpx.post(f"http://{HOST}:{replica.port}/predict", json=1)

@@ -36,9 +36,6 @@ CODE: Final = """
     from batchedapi_serving import Tensor, batched, endpoint
 
     class Model:
-        def __init__(self, config, context):
-            pass
-
         @batched(inputs=Tensor("FP32", [2]), outputs=Tensor("FP32", [1]))
         def predict(self, x):
             if (x == 666).any():

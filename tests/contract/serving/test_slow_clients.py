@@ -17,9 +17,6 @@ from serving import Replica, running_replica, write_manifest
 
 CODE = """
     class Model:
-        def __init__(self, config, context):
-            pass
-
         def predict(self, payload, query_params, headers):
             return payload
 """

@@ -30,9 +30,6 @@ CODE = """
     from batchedapi_serving import batched
 
     class Model:
-        def __init__(self, config, context):
-            pass
-
         @batched(example=0)
         def predict(self, items):
             time.sleep(max(0.01, max(items) if items[0] < 100 else 0))
