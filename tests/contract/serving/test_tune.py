@@ -14,6 +14,7 @@ import yaml
 
 from batchedapi_core.manifest import UnknownFields
 from batchedapi_serving.cli.documents import load_documents
+from batchedapi_serving.laptop.tuning.measuring import measure_curve, rows_for
 from batchedapi_serving.laptop.tuning.replica import TuneSubject, apart_from, running
 from ports import HOST
 from serving import PROGRAM, is_alive, write_manifest
@@ -137,6 +138,34 @@ def test_a_replica_runs_on_its_cpus_and_the_generator_on_the_others(tmp_path: Pa
     assert [max(machine)] == answer.json()
     assert ours == (machine - own or machine)
     assert machine == os.sched_getaffinity(0)
+
+
+LENGTHS = """
+    import time
+    from batchedapi_serving import SizeOf, batched
+
+    class Model:
+        @batched(example="a", size_of=SizeOf.length())
+        def predict(self, texts):
+            time.sleep(0.002 + 0.00005 * len(texts) * max(map(len, texts)))
+            return [len(text) for text in texts]
+"""
+
+
+def test_rows_of_different_lengths_are_timed_as_they_are_served(tmp_path: Path) -> None:
+    """Half of 4 and half of 400, in order: each long row takes 20 ms, whoever shares its batch."""
+    documents = load_documents(write_manifest(tmp_path, LENGTHS, {}), None, UnknownFields.REFUSE)
+    subject = TuneSubject(documents.api, documents.source, documents.folder, frozenset())
+    items = ["a" * 4] * 8 + ["a" * 400] * 8
+    changes = {"serverSideBatching": {"maxBatchSize": 30000, "strategy": "Immediate"}}
+
+    with running(subject, changes) as replica:
+        rows = rows_for(replica.endpoint, replica.get("/openapi.json"), {}, items)
+        found = measure_curve(replica, rows, (1, 1), largest=16, target=5.0, tell=lambda _: None)
+
+    assert pytest.approx(202, rel=0.02) == found.size_of_row
+    assert 16 == found.curve.sizes[-1]
+    assert found.curve.seconds[-1] > 0.15
 
 
 def test_without_a_target_nothing_is_tuned(tmp_path: Path) -> None:
