@@ -54,19 +54,26 @@ def manifest() -> list[dict[str, Any]]:
     spec["autoscaling"] = {"mode": "External"}
     spec["replicas"] = REPLICAS
     spec["updateStrategy"] = {"maxUnavailable": 0}
-    spec["compute"] = {"cpu": "50m"}  # they sleep, and all have to fit on one small node
+    spec["compute"] = {"cpu": "150m"}  # they sleep, and all have to fit on one small node
     return documents
 
 
 @contextlib.contextmanager
-def deployed() -> Iterator[str]:
-    """Address of the Service; operator and namespace are gone afterwards."""
-    cluster.install_chart()
+def deployed(networking: dict[str, Any] | None = None, *settings: str) -> Iterator[str]:
+    """Address of the Service; operator and namespace are gone afterwards.
+
+    Args:
+        networking: Of the API.
+        settings: Values of the chart.
+    """
+    cluster.install_chart(*settings)
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     space = {"apiVersion": "v1", "kind": "Namespace"}
     cluster.apply({**space, "metadata": {"name": NAMESPACE, "labels": labels}}, NAMESPACE)
     try:
         for document in manifest():
+            if networking and "predictor" in document.get("spec", {}):
+                document["spec"]["networking"] = networking
             cluster.apply(document, NAMESPACE)
         until_there(REPLICAS, "")
         yield cluster.get("service", NAME, NAMESPACE)["spec"]["clusterIP"]

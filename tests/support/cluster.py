@@ -135,13 +135,19 @@ class Load:
         return self._report or {}
 
 
-def install_chart() -> None:
+def install_chart(*settings: str) -> None:
     """The operator with the images of this checkout, restarted so that it runs just those."""
+    values = (
+        "image.tag=dev",
+        "servingImage.tag=dev",
+        "dashboards.enabled=true",
+        "imageVolumes=true",
+    )
     run(
         "helm", "upgrade", "--install", "batchedapi", ROOT / "charts/batchedapi",
         "--namespace", SYSTEM_NAMESPACE, "--create-namespace",
         "--take-ownership",  # of a resource definition that other tests installed
-        "--set", "image.tag=dev,servingImage.tag=dev,dashboards.enabled=true,imageVolumes=true",
+        "--set", ",".join((*values, *settings)),
     )  # fmt: skip
     kubectl("rollout", "restart", "deployment", "-n", SYSTEM_NAMESPACE)
     kubectl("rollout", "status", "deployment", "-n", SYSTEM_NAMESPACE, "--timeout=180s")

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -49,29 +49,45 @@ def proxy(name: str, upstream: int) -> Iterator[int]:
     Raises:
         RuntimeError: it does not listen; with what it said.
     """
+    port = free_port()
+
+    def config(folder: str) -> str:
+        if name == "nginx":
+            return _NGINX.format(folder=folder, port=port, upstream=upstream)
+        return json.dumps(_envoy(port, upstream))
+
+    with running(name, config, port):
+        yield port
+
+
+@contextlib.contextmanager
+def running(name: str, config: Callable[[str], str], port: int) -> Iterator[None]:
+    """`nginx` or `envoy` with a configuration, which is told a folder of its own.
+
+    Raises:
+        RuntimeError: it does not listen on `port`; with what it said.
+    """
     with (
         tempfile.TemporaryDirectory(prefix=f"{name}-") as folder,
         (Path(folder) / "log").open("w+") as log,
     ):
-        port = free_port()
-        command = _command(name, Path(folder), port, upstream)
+        command = _command(name, Path(folder), config(folder))
         process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         try:
             _wait_until_it_listens(port, process, Path(folder) / "log")
-            yield port
+            yield
         finally:
             process.terminate()
             process.wait(30)
 
 
-def _command(name: str, folder: Path, port: int, upstream: int) -> list[str]:
-    file = folder / f"{name}.conf"
+def _command(name: str, folder: Path, config: str) -> list[str]:
     if name == "nginx":
-        file.write_text(_NGINX.format(folder=folder, port=port, upstream=upstream))
+        file = folder / "nginx.conf"
+        file.write_text(config)
         return [unpacked("nginx", "nginx"), "-e", f"{folder}/error.log", "-c", str(file)]
-    file.write_text(json.dumps(_envoy(port, upstream)))
     program = Path(sys.executable).parent / "envoy"
-    words = ["--config-yaml", file.read_text(), "--concurrency", "1", "--disable-hot-restart"]
+    words = ["--config-yaml", config, "--concurrency", "1", "--disable-hot-restart"]
     return [str(program), *words, "--log-level", "warning"]
 
 

@@ -38,7 +38,7 @@ def read_answer(data: bytes) -> HttpAnswer | None:
     return HttpAnswer(int(head[9:12]), body, _CLOSE in head, rest)
 
 
-def request(path: str, content_type: str, body: bytes) -> bytes:
+def request(path: str, content_type: str, body: bytes, host: str = "bench") -> bytes:
     """One POST."""
-    head = f"POST {path} HTTP/1.1\r\nHost: bench\r\nContent-Type: {content_type}\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: {content_type}\r\n"
     return b"%bContent-Length: %d\r\n\r\n%b" % (head.encode(), len(body), body)

@@ -92,9 +92,12 @@ class _Client(asyncio.Protocol):
 class ServiceLoad:
     """Requests at a rate to one address until it is stopped."""
 
-    def __init__(self, address: str, port: int, path: str, rate: float) -> None:
+    def __init__(
+        self, address: str, port: int, path: str, rate: float, *, host: str = "bench"
+    ) -> None:
         self.counts = Counts()
         self._to = (address, port, path)
+        self._host = host
         self._rate = rate
         self._ids = itertools.count(1)
         self._free: collections.deque[_Client] = collections.deque()
@@ -152,7 +155,7 @@ class ServiceLoad:
             client = found or await self._connected()
             body = json.dumps({"id": number}).encode()
             try:
-                answer = await client.ask(request(self._to[2], contract.JSON, body))
+                answer = await client.ask(request(self._to[2], contract.JSON, body, self._host))
             except BaseException:
                 client.transport.abort()
                 raise
