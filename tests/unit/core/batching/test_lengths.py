@@ -3,6 +3,7 @@
 import itertools
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf
 
 import pytest
@@ -37,6 +38,7 @@ from batchedapi_core.service_surface import ServiceSurface
 
 SURFACE = ServiceSurface(0.004, 0.0, 0.00002, 0.0)
 LONGEST = 512
+Batches = list[tuple[str, list[int]]]
 
 
 class Replica:
@@ -255,6 +257,41 @@ def test_what_was_ahead_of_a_lane_that_is_lost_is_queued_first(beside: tuple[int
     assert 14 + len(beside) == replica.batcher.queue.size
 
 
+def batches(policy: BatchPolicy, lengths: Sequence[int], *, warm: bool = False) -> Batches:
+    """Reason and requests of each batch, of rows of these lengths in turn; 0: their cost is told.
+
+    A batch takes what SURFACE says of its rows alone. `warm`: batches of each length ran before.
+    """
+    rng = random.Random(1)
+    replica, found, now = Replica(policy, taught=False), [], 0.0
+    running: list[Batch] = []
+    length_of = itertools.cycle(lengths)
+    for rows, length in itertools.product((1, 8) if warm else (), lengths):
+        replica.batcher.warmed_up(rows, SURFACE.seconds(rows, 16, 0), rows, length)
+
+    def decide(now: float) -> None:
+        while not isinstance(decision := replica.scheduler.next(now), WaitUntil | Idle):
+            if isinstance(decision, Dispatch | Begins):
+                running.append(decision.batch)
+                found.append((decision.batch.reason, [r.id for r in decision.batch.requests]))
+
+    for _ in range(400):
+        now += rng.expovariate(800)
+        while running:
+            end = running[0].started + SURFACE.seconds(running[0].rows, 16, 0)
+            if end > now:
+                break
+            replica.ends(running.pop(), end)
+            decide(end)
+        for _ in range(rng.choice((0, 1, 1, 5))):
+            if length := next(length_of):
+                replica.arrive(length, at=now, timeout=rng.choice((0.05, 0.5)))
+            else:
+                replica.arrive(1, at=now, timeout=0.5, sizes=(1,))
+        decide(now)
+    return found
+
+
 @pytest.mark.parametrize("strategy", [Strategy.WINDOW, Strategy.FIXED, Strategy.IMMEDIATE])
 @pytest.mark.parametrize("order", list(QueueOrder))
 @pytest.mark.parametrize("length", [16, 0])
@@ -262,37 +299,27 @@ def test_rows_of_one_length_are_batched_as_if_they_had_none(
     strategy: Strategy, order: QueueOrder, length: int
 ) -> None:
     """Tensors of one shape and images pay nothing for a rule that is not theirs."""
+    policy = BatchPolicy(8, 0.005, strategy, None, order)
 
-    def batches(pads_to: int) -> list[tuple[str, list[int]]]:
-        rng = random.Random(1)
-        policy = BatchPolicy(8, 0.005, strategy, None, order, pads_to)
-        replica, found, now = Replica(policy, taught=False), [], 0.0
-        running: list[Batch] = []
+    without = batches(policy, [length])
 
-        def decide(now: float) -> None:
-            while not isinstance(decision := replica.scheduler.next(now), WaitUntil | Idle):
-                if isinstance(decision, Dispatch | Begins):
-                    running.append(decision.batch)
-                    found.append((decision.batch.reason, [r.id for r in decision.batch.requests]))
+    assert len(without) > 20
+    assert without == batches(replace(policy, pads_to=LONGEST), [length])
 
-        for _ in range(400):
-            now += rng.expovariate(800)
-            while running:
-                end = running[0].started + SURFACE.seconds(running[0].rows, 16, 0)
-                if end > now:
-                    break
-                replica.ends(running.pop(), end)
-                decide(end)
-            for _ in range(rng.choice((0, 1, 1, 5))):
-                if length:
-                    replica.arrive(length, at=now, timeout=rng.choice((0.05, 0.5)))
-                else:
-                    replica.arrive(1, at=now, timeout=0.5, sizes=(1,))
-            decide(now)
-        return found
 
-    assert len(batches(0)) > 20
-    assert batches(0) == batches(LONGEST)
+@pytest.mark.parametrize("strategy", [Strategy.WINDOW, Strategy.FIXED, Strategy.IMMEDIATE])
+@pytest.mark.parametrize("order", list(QueueOrder))
+def test_where_padding_costs_nothing_lengths_change_no_batch(
+    strategy: Strategy, order: QueueOrder
+) -> None:
+    """A model that skips the padding, whose time is of the rows alone, once it is warmed up."""
+    policy = BatchPolicy(8, 0.005, strategy, None, order)
+
+    without = batches(policy, [16], warm=True)
+
+    assert len(without) > 20
+    lengths = [4, 400, 16, 90, 33, 210]
+    assert without == batches(replace(policy, pads_to=LONGEST), lengths, warm=True)
 
 
 def test_fixed_waits_for_its_interval_whatever_the_lengths() -> None:
