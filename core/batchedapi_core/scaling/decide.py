@@ -126,6 +126,8 @@ def _evidence(policy: ScalingPolicy, load: LoadWindow, state: ScalingState, now:
         slowdown=load.slowdown,
         trust=state.trust,
         start_up=start_up,
+        placement=start_up_of(state.placements, 0.0),
+        wanted=load.wanted,
         unschedulable=load.unready.unschedulable,
         failing=load.unready.failing,
         oldest_start=load.unready.oldest,
@@ -318,7 +320,10 @@ def learned(
     terms = decision.terms
     hold = max(terms.start_up, policy.down.window(terms.start_up, policy.pace))
     foresight, error = state.foresight.looked(
-        now, lead=terms.start_up, base=terms.base, forecast=terms.forecast
+        now,
+        lead=terms.start_up + terms.placement,
+        base=terms.base,
+        forecast=terms.forecast,
     )
     bursts = bursts_of(
         state.bursts,

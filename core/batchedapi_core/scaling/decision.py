@@ -99,7 +99,9 @@ class Evidence:
     recurring: tuple[Recurrence, ...] = ()  # bursts
     slowdown: float = 1.0  # times longer than learned that batches take
     trust: float = 1.0  # in the capacity, by how long requests wait
-    start_up: float = 30.0  # seconds, of a replica
+    start_up: float = 30.0  # seconds, of a replica that has a node
+    placement: float = 0.0  # seconds that one waits for a node
+    wanted: int = 0  # places for which pods of other APIs wait
     unschedulable: int = 0  # pods that were ordered and for which no node has room
     failing: int = 0  # pods that were ordered and cannot start
     oldest_start: float = 0.0  # seconds since the first pod was created that never was ready

@@ -84,6 +84,8 @@ def down_stabilization(
     What a hedge ordered has as long to start, unless enough are ready before.
     """
     current = evidence.current
+    if evidence.wanted and evidence.settled:
+        return None  # what is held is for later, and pods of other APIs wait for its place now
     hedged = evidence.hedged if evidence.ready < whole(need.lasting) else 0
     held = min(current, max(evidence.held, hedged) if evidence.settled else current)
     if wanted >= held:
@@ -101,7 +103,7 @@ def down_stabilization(
 
 def bursts(_policy: ScalingPolicy, evidence: Evidence, need: Need, wanted: int) -> Clamp | None:
     """Replicas stay for bursts that come again and again, while that costs less than missing."""
-    if wanted >= evidence.current or need.one <= 0.0:
+    if wanted >= evidence.current or need.one <= 0.0 or evidence.wanted:
         return None
     idle = need.base <= IDLE_LOAD * need.capacity
     kept = kept_for(

@@ -109,6 +109,8 @@ def _against(policy: ScalingPolicy, evidence: Evidence) -> str:
     """Why more would not be ready sooner or could not go again; or ""."""
     if policy.down.select is Select.DISABLED:
         return "behavior.scaleDown is Disabled"
+    if evidence.wanted:
+        return f"{wait_elsewhere(evidence)} for a place"
     if evidence.unschedulable:
         return f"no node has room for {_pods(evidence.unschedulable)}"
     if evidence.failing:
@@ -117,6 +119,12 @@ def _against(policy: ScalingPolicy, evidence: Evidence) -> str:
         late = f"an ordered pod is not ready after {evidence.oldest_start:.0f} s"
         return f"{late}, {evidence.late_after:.0f} s are expected"
     return ""
+
+
+def wait_elsewhere(evidence: Evidence) -> str:
+    """Who wants a place that replicas without need have."""
+    one = evidence.wanted == 1
+    return "1 pod of another API waits" if one else f"{evidence.wanted} pods of other APIs wait"
 
 
 def _pods(count: int) -> str:
@@ -187,8 +195,10 @@ def needed(policy: ScalingPolicy, evidence: Evidence) -> Need:
 
 def _capacity_need(policy: ScalingPolicy, evidence: Evidence, replica: Capacity) -> Need:
     base, capacity = _base(evidence), replica.rows_per_second
-    one = policy.target_utilization * capacity * evidence.trust / evidence.imbalance
-    lead = evidence.start_up + (evidence.interval or 0.0)
+    # what is not used is for later, and pods of other APIs wait for its place now
+    target = 1.0 if evidence.wanted else policy.target_utilization
+    one = target * capacity * evidence.trust / evidence.imbalance
+    lead = evidence.start_up + evidence.placement + (evidence.interval or 0.0)
     rising = forecast(evidence.trend, base=base, lead=lead, cap=policy.forecast_cap)
     margin = max(0.0, min(base * (1.0 + evidence.margin_share), evidence.highest) - base)
     backlog = evidence.waiting_rows / (policy.pace * policy.drain_seconds)
@@ -215,7 +225,7 @@ def _capacity_need(policy: ScalingPolicy, evidence: Evidence, replica: Capacity)
         capacity=capacity,
         capacity_batch=replica.batch_size,
         feasible=replica.feasible,
-        target=policy.target_utilization,
+        target=target,
         boost=boost,
         hedge=hedge.factor,
         hedge_rule=hedge.rule,

@@ -10,7 +10,12 @@ from typing import NamedTuple
 
 from batchedapi_core.contract import MAX_BATCH_SIZE_LIMIT
 from batchedapi_core.scaling.forecast import trend
-from batchedapi_core.scaling.learned import RATIO_SECONDS, slowdown, start_ups_of
+from batchedapi_core.scaling.learned import (
+    RATIO_SECONDS,
+    placements_of,
+    slowdown,
+    start_ups_of,
+)
 from batchedapi_core.scaling.load import (
     BatchingWindow,
     LoadInterval,
@@ -73,6 +78,7 @@ class LoadWindow:
     slowdown: float = 1.0  # times longer than learned that batches take
     latency: float | None = None  # mean seconds from arrival to answer since the last look
     unready: Unready = Unready()  # noqa: RUF009 - a frozen value, safe to share
+    wanted: int = 0  # places for which pods of other APIs wait
     queue: QueueLook | None = None  # one for all replicas; None: each has its own
     idle_for: float = 0.0  # seconds since there may have been rows, with one queue
 
@@ -117,6 +123,7 @@ def observe(
         complete=complete,
         shares=shares,
         start_ups=start_ups_of(state.start_ups, state.samples, samples),
+        placements=placements_of(state.placements, state.samples, samples),
         node_wait=now if observation.unready.unschedulable else state.node_wait,
         front=_remembered(state.front, front, now) if queue is not None else (),
         row_seen=row_seen,
@@ -181,6 +188,7 @@ def _load(
         slowdown=slowdown(lately, service),
         latency=_latency(latest, service),
         unready=observation.unready,
+        wanted=observation.wanted,
         queue=queue,
     )
 

@@ -12,7 +12,7 @@ from batchedapi_core.contract import per_second, percent, rate
 from batchedapi_core.scaling.decide import conclude
 from batchedapi_core.scaling.decision import Evidence, ScalingDecision, Terms
 from batchedapi_core.scaling.forecast import Recurrence
-from batchedapi_core.scaling.need import overloaded
+from batchedapi_core.scaling.need import overloaded, wait_elsewhere
 from batchedapi_core.scaling.policy import (
     Behavior,
     PolicyKind,
@@ -42,8 +42,9 @@ def record(policy: ScalingPolicy, decision: ScalingDecision) -> dict[str, Any]:
 
 _LATER: Final[Mapping[str, Any]] = {
     "idle_for": None, "oldest": 0.0, "told": True, "idle_timeout": 300.0,
+    "placement": 0.0, "wanted": 0,
 }  # fmt: skip
-"""Fields that came with one queue for all replicas; without one they are not written."""
+"""Fields of what most APIs have not, one queue for all replicas or a full cluster: not written."""
 
 
 def _told(what: ScalingPolicy | Terms) -> dict[str, Any]:
@@ -140,7 +141,9 @@ def explain(policy: ScalingPolicy, decision: ScalingDecision) -> str:
         else f"{clamp.name.value} {clamp.before} -> {clamp.after}: {clamp.detail}"
         for clamp in decision.clamps
     )
-    return f"{replicas} ({decision.reason.value}): " + "; ".join((body, *limits))
+    waits = f"{wait_elsewhere(decision.terms)} for a place"
+    others = [f"nothing is held as {waits}"] if decision.terms.wanted else []
+    return f"{replicas} ({decision.reason.value}): " + "; ".join((body, *limits, *others))
 
 
 def _formula(policy: ScalingPolicy, terms: Terms) -> str:
@@ -175,7 +178,7 @@ def _demand(policy: ScalingPolicy, terms: Terms) -> str:
     if terms.base <= 0.0 and terms.arrival_window:
         mean = f"{rate(terms.arrival_window)} over the last {policy.window:g} s"
         parts = [f"next to nothing arrives at present, {mean}"]
-    lead = terms.start_up + (terms.interval or 0.0)
+    lead = terms.start_up + terms.placement + (terms.interval or 0.0)
     if terms.forecast > 0.0:
         parts.append(f"{per_second(terms.forecast)} more are forecast for in {lead:.0f} s")
     if terms.margin > terms.forecast:

@@ -48,8 +48,10 @@ class PodSample:
     requests: float = 0.0
     # A gauge: requests that were accepted and not answered yet
     in_flight: float = 0.0
-    # Seconds from the pod's creation to its readiness; None: not known
+    # Seconds from the pod's placement on a node to its readiness; None: not known
     startup: float | None = None
+    # Seconds from its creation to its placement; None: not known
+    placement: float | None = None
     # A counter: seconds from arrival to dispatch, summed over `requests`; 0 where not known
     wait_seconds: float = 0.0
     # Another: requests that ended, also refused or given up; 0 where not known
@@ -80,7 +82,7 @@ class Unready:
 
     unschedulable: int = 0  # no node has room for them
     failing: int = 0  # they cannot be created or cannot start
-    oldest: float = 0.0  # seconds since the first of them was created
+    oldest: float = 0.0  # seconds since the first of them that has a node was placed on it
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,7 @@ class Observation:
     current: int  # replicas asked for so far, ready or starting
     revision: str  # what the replicas run; a new one makes the service model be learned anew
     unready: Unready = Unready()
+    wanted: int = 0  # places for which pods of other APIs wait
     queue: QueueLook | None = None  # one for all replicas; None: each has its own
 
 
@@ -256,6 +259,7 @@ def _possible(sample: PodSample) -> bool:
         sample.in_flight,
         0.0 if sample.startup is None else sample.startup,
         0.0 if sample.fixed is None else sample.fixed,
+        0.0 if sample.placement is None else sample.placement,
     )
     return (
         math.isfinite(sample.time)

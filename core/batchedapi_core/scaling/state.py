@@ -150,6 +150,7 @@ class ScalingState:
     ready_sizes: tuple[Size, ...] = ()  # of those, ready
     shares: tuple[Share, ...] = ()
     start_ups: tuple[float, ...] = ()  # seconds, as measured
+    placements: tuple[float, ...] = ()  # seconds that those waited for a node
     hedge: Recommendation | None = None  # what was ordered beyond the need; not saved
     node_wait: float | None = None  # the last look at which an ordered pod had no node
     foresight: Foresight = Foresight()  # noqa: RUF009 - a frozen value, safe to share
@@ -209,6 +210,7 @@ class ScalingState:
             "sizes": to_pairs(_ages(self.sizes, now), max),
             "readySizes": to_pairs(_ages(self.ready_sizes, now), max),
             "startUps": [round(seconds, 3) for seconds in self.start_ups],
+            "placements": [round(seconds, 3) for seconds in self.placements],
             "bursts": bursts_to_saved(self.bursts, now),
             "trust": short(self.trust),
             "nodeWait": None if self.node_wait is None else round(self.node_wait - now, 3),
@@ -249,12 +251,16 @@ class ScalingState:
 def _lessons(saved: Mapping[object, object]) -> ScalingState | None:
     """Lessons beside the service model."""
     start_ups = start_ups_restored(saved.get("startUps"))
+    placements = start_ups_restored(saved.get("placements", []))
     peaks, foresight = bursts_restored(saved.get("bursts")), Foresight.restored(saved)
     trust = number(saved.get("trust"), 0.0, 1.0)
-    if start_ups is None or peaks is None or foresight is None or trust is None:
+    if start_ups is None or placements is None:
+        return None
+    if peaks is None or foresight is None or trust is None:
         return None
     return ScalingState(
         start_ups=start_ups,
+        placements=placements,
         bursts=peaks,
         foresight=foresight,
         trust=max(LEAST_TRUST, trust),

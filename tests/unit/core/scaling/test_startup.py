@@ -5,7 +5,13 @@ from dataclasses import replace
 
 from tests.unit.core.scaling.closed_loop import Replica
 
-from batchedapi_core.scaling.learned import LONGEST_START, start_up_of, start_ups_of
+from batchedapi_core.scaling.learned import (
+    LONGEST_PLACEMENT,
+    LONGEST_START,
+    placements_of,
+    start_up_of,
+    start_ups_of,
+)
 from batchedapi_core.scaling.samples import PodSample
 
 
@@ -42,3 +48,14 @@ def test_it_is_nearly_as_long_as_the_slowest_of_the_last() -> None:
 def test_hours_were_no_start() -> None:
     """A pod that waited for a node over night must not make the forecast look a day ahead."""
     assert (LONGEST_START,) == start_ups_of((), (), [pod("a", 86_400.0)])
+
+
+def test_a_node_that_is_bought_is_waited_for_and_a_full_cluster_is_not() -> None:
+    """The wait for a node is planned apart; of who waits for others to go nothing is learned."""
+    bought, full, unknown = (
+        replace(pod(name, 30.0), placement=seconds)
+        for name, seconds in (("a", 90.0), ("b", LONGEST_PLACEMENT + 1.0), ("c", None))
+    )
+
+    assert (4.0, 90.0) == placements_of((4.0,), (), [bought, full, unknown])
+    assert (4.0,) == placements_of((4.0,), [bought], [bought])
