@@ -16,14 +16,17 @@ from batchedapi_core.simulation.fleet import (
     STARTUP,
     Balancer,
     Controller,
+    Fleet,
     Outcome,
     PinnedConnections,
+    Places,
     ReplicaChoice,
     Second,
     SimulatedFleet,
     SimulatedPod,
     at_random,
     simulate,
+    simulate_together,
 )
 from batchedapi_core.simulation.replica import NoisyService, Pace
 from batchedapi_core.simulation.trace import PoissonTrace, RecordedTrace, StepTrace, Trace

@@ -41,13 +41,17 @@ class CapacityController:
         ready = [pod for pod in fleet.pods if pod.ready]
         samples = tuple(_sample(pod, fleet.now) for pod in ready)
         policy = in_rows(self._policy, self._state, samples, fleet.now)
-        starting = (fleet.now - pod.created for pod in fleet.pods if not pod.ready)
+        placed = (pod.placed for pod in fleet.pods if not pod.ready and pod.placed is not None)
         look = Observation(
             samples,
             len(ready),
             len(fleet.pods),
             _REVISION,
-            Unready(oldest=max(starting, default=0.0)),
+            Unready(
+                unschedulable=sum(pod.placed is None for pod in fleet.pods),
+                oldest=max((fleet.now - at for at in placed), default=0.0),
+            ),
+            fleet.wanted,
         )
         self.decision, self._state = step(policy, self._state, look, fleet.now)
         return self.decision.desired
@@ -59,6 +63,7 @@ class CapacityController:
 
 def _sample(pod: SimulatedPod, now: float) -> PodSample:
     counters = asdict(pod.counters)
+    placed = pod.created if pod.placed is None else pod.placed
     return PodSample(
         pod=pod.name,
         time=now,
@@ -71,7 +76,8 @@ def _sample(pod: SimulatedPod, now: float) -> PodSample:
         lanes=pod.lanes,
         in_flight=pod.in_flight,
         fixed=pod.fixed,
-        startup=pod.ready_at - pod.created if pod.ready_at > pod.created else None,
+        startup=pod.ready_at - placed if pod.ready_at > placed else None,
+        placement=placed - pod.created if pod.ready_at > placed else None,
     )
 
 

@@ -6,6 +6,7 @@ time that is drawn uniformly. Of too many, those not ready go first, then the yo
 ReplicaSet removes them; what they hold they still answer.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
@@ -141,6 +142,7 @@ class SimulatedPod:
 
     name: str
     created: float  # seconds of simulated time, as every time here
+    placed: float | None  # None: no node has room for it yet
     ready_at: float  # may be still to come
     ready: bool
     counters: ReplicaCounters  # as they are at this moment
@@ -160,6 +162,7 @@ class SimulatedFleet:
     min_replicas: int
     max_replicas: int
     rate: float  # the true rows/s of the trace: no metric shows it, only bounds are given it
+    wanted: int = 0  # places for which pods of other fleets wait
 
 
 Controller = Callable[[SimulatedFleet], int | None]
@@ -253,19 +256,58 @@ class _Member:
 
     number: int
     created: float
-    ready_at: float
+    startup: float
     replica: SimulatedReplica
+    placed: float | None
     stopping: bool = False
     removed: bool = False
+
+    @property
+    def ready_at(self) -> float:
+        """As far as is known: never, while no node has room for it."""
+        return math.inf if self.placed is None else self.placed + self.startup
+
+
+class Places:
+    """Room of a cluster, each place for one replica of any fleet; the first to ask is served."""
+
+    def __init__(self, count: int) -> None:
+        """`count` places."""
+        self._count = count
+        self._asked: list[_Member] = []
+        """In order: those that have a place, then those that wait."""
+
+    def ask(self, member: _Member) -> None:
+        """Place it as soon as there is room."""
+        self._asked.append(member)
+
+    def fill(self, now: float) -> None:
+        """Give what is free at `now` to those that wait."""
+        self._asked = [one for one in self._asked if not one.removed]
+        for member in self._asked[: self._count]:
+            if member.placed is None:
+                member.placed = now
+
+    @property
+    def waiting(self) -> int:
+        """Replicas without a place."""
+        return sum(one.placed is None and not one.removed for one in self._asked)
 
 
 class _Members:
     """The replicas of a fleet; owner of their births and ends."""
 
-    def __init__(self, service: NoisyService, startup: tuple[float, float], seed: int) -> None:
+    def __init__(
+        self,
+        service: NoisyService,
+        startup: tuple[float, float],
+        seed: int,
+        places: Places | None,
+    ) -> None:
         self._service = service
         self._startup = startup
         self._seed = seed
+        self._places = places
         self._born = 0
         self.rng = np.random.default_rng(seed)
         self.all: list[_Member] = []
@@ -276,14 +318,14 @@ class _Members:
 
     def add_ready(self, now: float) -> None:
         """One that was there before."""
-        self._add(now, now, cold=0)
+        self._add(now, 0.0, cold=0)
 
     def scale(self, replicas: int, now: float) -> bool:
         """Have so many; whether that is a change."""
         live = self.live()
         for _ in range(replicas - len(live)):
-            ready_at = now + float(self.rng.uniform(*self._startup))
-            self._add(now, ready_at, cold=self._service.cold_batches)
+            startup = float(self.rng.uniform(*self._startup))
+            self._add(now, startup, cold=self._service.cold_batches)
         if replicas < len(live):
             live.sort(key=lambda member: (member.ready_at <= now, -member.number))
             for member in live[: len(live) - replicas]:
@@ -294,12 +336,97 @@ class _Members:
                     member.replica.drain(now)
         return replicas != len(live)
 
-    def _add(self, now: float, ready_at: float, *, cold: int) -> None:
+    def clear(self) -> None:
+        """Forget those that are drained."""
+        for member in self.all:
+            member.removed |= member.stopping and member.replica.drained
+        self.all = [member for member in self.all if not member.removed]
+
+    def _add(self, now: float, startup: float, *, cold: int) -> None:
         number = self._born
         durations = Durations(self._service, (self._seed, number), cold=cold, number=number)
-        replica = SimulatedReplica(self._service, durations, ready_at)
-        self.all.append(_Member(number, now, ready_at, replica))
+        replica = SimulatedReplica(self._service, durations, now + startup)
+        member = _Member(number, now, startup, replica, now if self._places is None else None)
+        self.all.append(member)
+        if self._places is not None:
+            self._places.ask(member)
         self._born += 1
+
+
+class Fleet:
+    """The replicas of one API, second by second; `simulate` is for one that is alone."""
+
+    def __init__(
+        self,
+        service: NoisyService,
+        trace: Trace,
+        controller: Controller | None,
+        *,
+        seed: int = 0,
+        startup: tuple[float, float] = STARTUP,
+        replicas: int = 1,
+        limits: tuple[int, int] = (1, 40),
+        balancer: Balancer = at_random,
+        why: Callable[[], str] = str,
+        places: Places | None = None,
+    ) -> None:
+        """See `simulate`; `limits` are the fewest and the most replicas.
+
+        With `places` replicas wait until there is room for them; else there always is.
+        """
+        self._trace = trace
+        self._controller = controller
+        self._limits = limits
+        self._balancer = balancer
+        self._why = why
+        self._places = places
+        self._lanes = service.lanes
+        self._members = _Members(service, startup, seed, places)
+        for _ in range(replicas):
+            self._members.add_ready(0.0)
+        self._collector = _Collector(service.latency_target)
+
+    def serve(self, start: float) -> None:
+        """The second that begins at `start`."""
+        members, collector = self._members, self._collector
+        ready = [m for m in members.live() if m.ready_at <= start]
+        arrivals = self._trace.arrivals(start, members.rng)
+        if not ready:
+            collector.turned_away(len(arrivals[0]))
+        shares = _split(arrivals, ready, self._balancer, members.rng)
+        _serve([m for m in members.all if m.ready_at <= start], shares, start, collector)
+        members.clear()
+        paid = sum(member.placed is not None for member in members.all)
+        live = len(members.live())
+        collector.second(start, self._trace.rate(start), len(ready), live=live, paid=paid)
+
+    def choose(self, now: float) -> None:
+        """Have as many replicas as the controller says at `now`."""
+        if self._controller is None:
+            return
+        live, (least, most) = self._members.live(), self._limits
+        waiting = sum(member.placed is None for member in live)
+        fleet = SimulatedFleet(
+            now,
+            _pods(live, now, self._lanes),
+            least,
+            most,
+            self._trace.rate(now),
+            0 if self._places is None else self._places.waiting - waiting,
+        )
+        desired = self._controller(fleet)
+        if desired is not None:
+            desired = max(least, min(most, desired))
+            here = sum(member.ready_at <= now for member in live)
+            self._collector.replicas.append(ReplicaChoice(now, here, desired, self._why()))
+            self._collector.scale_events += self._members.scale(desired, now)
+
+    def close(self) -> Outcome:
+        """Serve what still waits, and close the books."""
+        for member in self._members.all:
+            member.replica.serve((), None, float("inf"))
+        self._collector.collect([member.replica for member in self._members.all])
+        return self._collector.outcome()
 
 
 def simulate(
@@ -330,42 +457,32 @@ def simulate(
     Returns:
         Every request until the end is in it; what waits then is served before the books close.
     """
-    members = _Members(service, startup, seed)
-    for _ in range(replicas):
-        members.add_ready(0.0)
-    collector = _Collector(service.latency_target)
+    fleet = Fleet(
+        service,
+        trace,
+        controller,
+        seed=seed,
+        startup=startup,
+        replicas=replicas,
+        limits=(min_replicas, max_replicas),
+        balancer=balancer,
+        why=why,
+    )
     for tick in range(int(trace.seconds if seconds is None else seconds)):
-        start, now = float(tick), tick + 1.0
-        ready = [m for m in members.live() if m.ready_at <= start]
-        arrivals = trace.arrivals(start, members.rng)
-        if not ready:
-            collector.turned_away(len(arrivals[0]))
-        shares = _split(arrivals, ready, balancer, members.rng)
-        _serve([m for m in members.all if m.ready_at <= start], shares, start, collector)
-        members.all = [
-            member
-            for member in members.all
-            if not (member.removed or (member.stopping and member.replica.drained))
-        ]
-        live = members.live()
-        collector.second(
-            start, trace.rate(start), len(ready), live=len(live), paid=len(members.all)
-        )
-        if controller is None:
-            continue
-        fleet = SimulatedFleet(
-            now, _pods(live, now, service.lanes), min_replicas, max_replicas, trace.rate(now)
-        )
-        desired = controller(fleet)
-        if desired is not None:
-            desired = max(min_replicas, min(max_replicas, desired))
-            here = sum(member.ready_at <= now for member in live)
-            collector.replicas.append(ReplicaChoice(now, here, desired, why()))
-            collector.scale_events += members.scale(desired, now)
-    for member in members.all:
-        member.replica.serve((), None, float("inf"))
-    collector.collect([member.replica for member in members.all])
-    return collector.outcome()
+        fleet.serve(float(tick))
+        fleet.choose(tick + 1.0)
+    return fleet.close()
+
+
+def simulate_together(fleets: Sequence[Fleet], places: Places, seconds: int) -> list[Outcome]:
+    """Run fleets that share `places` for `seconds` seconds."""
+    for tick in range(seconds):
+        places.fill(float(tick))
+        for fleet in fleets:
+            fleet.serve(float(tick))
+        for fleet in fleets:
+            fleet.choose(tick + 1.0)
+    return [fleet.close() for fleet in fleets]
 
 
 def _split(
@@ -400,6 +517,7 @@ def _pods(live: list[_Member], now: float, lanes: int) -> tuple[SimulatedPod, ..
         SimulatedPod(
             f"pod-{member.number}",
             member.created,
+            member.placed,
             member.ready_at,
             member.ready_at <= now,
             replace(member.replica.counters),

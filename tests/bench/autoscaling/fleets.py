@@ -31,6 +31,7 @@ def pod(
     return SimulatedPod(
         name=name,
         created=0.0,
+        placed=0.0,
         ready_at=ready_at,
         ready=ready_at <= now,
         counters=ReplicaCounters(

@@ -7,15 +7,20 @@ import numpy as np
 import pytest
 
 from batchedapi_core.batching import Strategy
+from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_core.simulation import (
+    CapacityController,
+    Fleet,
     NoisyService,
     Outcome,
     PinnedConnections,
+    Places,
     PoissonTrace,
     RecordedTrace,
     SimulatedFleet,
     StepTrace,
     simulate,
+    simulate_together,
 )
 
 EMB = NoisyService(0.025, 0.005, 32, 0.020, 0.500)
@@ -123,6 +128,51 @@ def test_a_replica_that_is_removed_still_answers_what_it_holds() -> None:
     assert 5 == len(cut.latencies) == len(kept.latencies)
     assert 10 <= cut.cost - cut.seconds <= 41
     assert 120 == kept.cost
+
+
+def test_fleets_that_share_places_wait_for_each_other() -> None:
+    """A start begins with a place; one that is cancelled before wants none."""
+    first = Scripted({5.0: 3, 100.0: 1}.get)
+    second = Scripted({10.0: 4, 20.0: 2}.get)
+    places = Places(3)
+    fleets = [
+        Fleet(EMB, EASY, one, seed=seed, startup=(7.0, 7.0), places=places)
+        for seed, one in enumerate((first, second))
+    ]
+
+    outcomes = simulate_together(fleets, places, 150)
+
+    waits = {at: [pod.placed for pod in second.seen[at].pods] for at in (9, 30, 140)}
+    assert {9: [0.0], 30: [0.0, None], 140: [0.0, 101.0]} == waits
+    assert [1, 1] == [first.seen[30].wanted, second.seen[30].wanted]
+    assert [(7.0, 1.0)] == [
+        (pod.ready_at - 101.0, float(pod.ready)) for pod in second.seen[140].pods[1:]
+    ]
+    assert 150 * 3 >= sum(one.cost for one in outcomes)
+
+
+def test_a_start_up_is_learned_from_the_place_on() -> None:
+    """The wait for it is known apart, and whose pods have none is told."""
+    policy = ScalingPolicy(1, 9, 32, 0.02, 0.5)
+    ours, told = CapacityController(policy), dict[float, tuple[int, float]]()
+
+    def remembered(fleet: SimulatedFleet) -> int | None:
+        desired = ours(fleet)
+        if ours.decision is not None:
+            terms = ours.decision.terms
+            told[fleet.now] = (terms.unschedulable, terms.start_up)
+        return desired
+
+    places, load = Places(5), StepTrace((0.0, 30.0), (50.0, 300.0), 200.0)
+    fleets = [
+        Fleet(EMB, EASY, Scripted({2.0: 4, 100.0: 1}.get), startup=(7.0, 7.0), places=places),
+        Fleet(EMB, load, remembered, seed=2, startup=(7.0, 7.0), places=places),
+    ]
+
+    simulate_together(fleets, places, 160)
+
+    assert (True, 30.0) == (told[90.0][0] > 0, told[90.0][1])
+    assert (0, 7.0) == told[150.0]
 
 
 def test_limits_bind_whatever_the_controller_asks_for() -> None:
