@@ -270,11 +270,17 @@ class PodView:
     exit_message: str
     exit_code: int
     startup: float | None = None
-    """Seconds from its creation to its first readiness; None until then, or where not known."""
+    """Seconds from its placement to its first readiness; None until then, or where not known."""
     created: datetime | None = None
     """None where not known."""
     started: bool = False
     """Its container has passed its startup probe, and runs since."""
+    placed: datetime | None = None
+    """When it got its node; None of one that has none yet, or where not known."""
+    placement: float | None = None
+    """Seconds that it waited for it; None where not known."""
+    priority: int = 0
+    """As its PriorityClass gave it."""
     was_ready: bool = False
     """It is, or was before, so it is not on its way."""
     ending: bool = False
@@ -342,6 +348,8 @@ class PodView:
             exit_message=ended.get("message", ""),
             exit_code=ended.get("exitCode", 0),
             created=_moment(metadata.get("creationTimestamp")),
+            placed=_placement(metadata, conditions),
+            priority=section(body, "spec").get("priority") or 0,
             ending=deleted and not over,
             role=labels.get(contract.LABEL_ROLE, ""),
             due=_moment(metadata.get("deletionTimestamp")),
@@ -349,6 +357,8 @@ class PodView:
             taken=bool(status.get("startTime") or status.get("containerStatuses")),
             over="terminated" in state or waiting.get("reason") == BACK_OFF,
         )
+        if pod.created is not None and pod.placed is not None:
+            pod = replace(pod, placement=max(0.0, (pod.placed - pod.created).total_seconds()))
         return _placed(_judged(pod, body, conditions, container), body, conditions)
 
 
@@ -364,7 +374,7 @@ def _judged(
     pod = replace(
         pod,
         ready=ready.status == "True",
-        startup=_startup(body, ready, listed(status, "containerStatuses")),
+        startup=_startup(body, ready, listed(status, "containerStatuses"), pod.placed),
         was_ready=_was_ready(status, ready, container),
     )
     if not pod.ready:
@@ -442,20 +452,33 @@ def _was_ready(
 
 
 def _startup(
-    body: JsonObject, ready: ConditionView, containers: Iterable[Mapping[str, Any]]
+    body: JsonObject,
+    ready: ConditionView,
+    containers: Iterable[Mapping[str, Any]],
+    placed: datetime | None,
 ) -> float | None:
     """Seconds; the time of the condition is that of the first readiness if nothing restarted."""
     if ready.status != "True" or any(one.get("restartCount", 0) for one in containers):
         return None
-    created, since = _moment(body["metadata"].get("creationTimestamp")), _moment(ready.since)
-    if created is None or since is None:
+    since = _moment(ready.since)
+    if placed is None or since is None:
         return None
     # what its startup probe allows: later a pod is not ready for the first time
     asked = listed(section(body, "spec"), "containers")
     probes = (one.get("startupProbe") for one in asked if one["name"] == CONTAINER)
     limits = (float(one["failureThreshold"]) for one in filter(None, probes))
-    allowed, seconds = next(limits, _LOADING_SECONDS), (since - created).total_seconds()
+    allowed, seconds = next(limits, _LOADING_SECONDS), (since - placed).total_seconds()
     return seconds if 0 <= seconds <= allowed + _BEFORE_LOADING_SECONDS else None
+
+
+def _placement(
+    metadata: Mapping[str, Any], conditions: Mapping[str, ConditionView]
+) -> datetime | None:
+    """When the scheduler gave it a node; its creation of one that no scheduler told of."""
+    scheduled = conditions.get("PodScheduled")
+    if scheduled is None:
+        return _moment(metadata.get("creationTimestamp"))
+    return _moment(scheduled.since) if scheduled.status == "True" else None
 
 
 def _moment(written: object) -> datetime | None:

@@ -119,7 +119,7 @@ def unready_of(deployment: DeploymentView, pods: Sequence[PodView], wall: dateti
     starting = [pod for pod in there if not pod.was_ready]
     refused = deployment.conditions.get("ReplicaFailure")
     missing = deployment.replicas - len(there) if refused and refused.status == "True" else 0
-    ages = ((wall - pod.created).total_seconds() for pod in starting if pod.created is not None)
+    ages = ((wall - pod.placed).total_seconds() for pod in starting if pod.placed is not None)
     return Unready(
         unschedulable=sum(bool(pod.unschedulable) for pod in starting),
         failing=sum(load_failure(pod) is not None for pod in starting) + max(0, missing),

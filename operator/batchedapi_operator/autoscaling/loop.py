@@ -56,6 +56,7 @@ from batchedapi_operator.autoscaling.scrape import Outcome, Scraper
 from batchedapi_operator.autoscaling.watched import (
     SECONDS_BEFORE_HOLD,
     DecisionRing,
+    FullCluster,
     Manifests,
     Watched,
 )
@@ -131,8 +132,7 @@ class Autoscaler:
         self._looking: set[ObjectKey] = set()
         """APIs at which a look is under way; a slow one delays its next, and no other's."""
         self._web = WebSide(store, scraper, metrics, self._writes, outbox=outbox, clock=monotonic)
-        self._waiting: set[ObjectKey] = set()
-        """APIs at zero one of whose web pods is asked to wait for rows."""
+        self._full = FullCluster()
         self._tasks: asyncio.TaskGroup | None = None
         self.decisions = DecisionRing()
 
@@ -164,12 +164,14 @@ class Autoscaler:
         """The API is gone."""
         self._stop_watching(key)
         self._manifests.forget(key)
+        self._full.forget(key)
         self.decisions.forget(key)
 
     def clear(self) -> None:
         """Another replica looks from now on: what was learned is in the statuses."""
         for key in tuple(self._watched):
             self.forget(key)
+        self._full = FullCluster()
 
     def _stop_watching(self, key: ObjectKey) -> None:
         self._outbox.withdraw(key, REPLICAS)
@@ -198,7 +200,10 @@ class Autoscaler:
             api = self._manifests.of(key, view)
         except InvalidSpecError:
             self._outbox.withdraw(key, REPLICAS)  # decided for an earlier spec
+            self._full.forget(key)
             return  # the reconciler has said so; the replicas stay as they are
+        owned, gpu = self._store.owned_pods(key), api.spec.compute.gpu > 0
+        self._full.look(key, owned, self._wall(), gpu=gpu)
         native = api.spec.autoscaling.mode is ScalingMode.NATIVE
         front = None
         if api.spec.server_side_batching.queue is None:
@@ -237,7 +242,7 @@ class Autoscaler:
 
     def _wait_for_rows(self, key: ObjectKey, pods: Sequence[PodView], watched: Watched) -> None:
         """Look again at once when there are any: each second counts for who sent the first."""
-        if self._tasks is None or key in self._waiting or not pods:
+        if self._tasks is None or watched.waits or not pods:
             return
 
         async def wait() -> None:
@@ -249,9 +254,9 @@ class Autoscaler:
                 if self._watched.get(key) is watched and key not in self._looking and self._leads():
                     await self._guarded(key)
             finally:
-                self._waiting.discard(key)
+                watched.waits = False
 
-        self._waiting.add(key)
+        watched.waits = True
         self._tasks.create_task(wait(), name=f"wait for rows of {key}")
 
     def _decide(
@@ -260,6 +265,7 @@ class Autoscaler:
         key, watched, deployment = subject.key, subject.watched, subject.deployment
         pages, now = self._believed(subject, pods, outcomes), self._monotonic()
         found, names = tuple(pages), {pod.uid: pod.name for pod in pods}
+        owned, gpu = self._store.owned_pods(key), subject.api.spec.compute.gpu > 0
         policy, front = policy_of(subject.api, found, watched.state, now), subject.front
         samples = samples_of(subject.api, found)
         seen = Observation(
@@ -267,7 +273,8 @@ class Autoscaler:
             ready=watched.ready_pods(len(pods), deployment.ready),
             current=deployment.replicas,
             revision=deployment.revision,
-            unready=unready_of(deployment, self._store.owned_pods(key), self._wall()),
+            unready=unready_of(deployment, owned, self._wall()),
+            wanted=self._full.wanted(key, owned, gpu=gpu),
             queue=None if front is None else with_replicas(front.queue, pods, samples),
         )
         load, state = observe(policy, watched.state, seen, now)

@@ -349,6 +349,7 @@ def parse_page(
     unix_time: float,
     layout: Layout | None = None,
     startup: float | None = None,
+    placement: float | None = None,
     revision: str = "",
 ) -> MetricsPage:
     """Read one page.
@@ -360,6 +361,7 @@ def parse_page(
         unix_time: Of the scrape, wall clock; only compared with the start of the process.
         layout: Of earlier pages of the same revision; saves most of the work.
         startup: Seconds that the pod took to become ready, which its page does not say.
+        placement: Seconds that it waited for a node before; nor does it say that.
         revision: That the pod runs; nor does it say that.
 
     Raises:
@@ -390,6 +392,7 @@ def parse_page(
         in_flight=figures.total(contract.METRIC_IN_FLIGHT_REQUESTS),
         fixed=figures.fixed_of_lengths(),
         startup=startup,
+        placement=placement,
         revision=revision,
         further=counted.row(),
     )

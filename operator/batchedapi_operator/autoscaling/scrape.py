@@ -113,6 +113,7 @@ class Scraper:
                 unix_time=unix_time,
                 layout=layout,
                 startup=pod.startup,
+                placement=pod.placement,
                 revision=pod.revision,
             )
 

@@ -1,8 +1,9 @@
-"""Memory of the autoscaler about one API, and events about lost metrics."""
+"""Memory of the autoscaler between looks, and events about lost metrics."""
 
 import itertools
+import re
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
@@ -22,12 +23,17 @@ from batchedapi_operator.cluster import JsonObject, ObjectKey, listed, rfc3339, 
 from batchedapi_operator.events import Note
 from batchedapi_operator.reconcile.plan import parsed
 from batchedapi_operator.store import ApiView
+from batchedapi_operator.views import PodView
 
 SECONDS_BEFORE_HOLD: Final = 4.0
 """Without knowledge before anybody is told: the first look after a start has nothing to compare
 with, and one missed scrape is no news."""
 SECONDS_PER_HOLD_EVENT: Final = 300.0
 """Pods that come and go must not become a stream of events."""
+_FULL: Final = re.compile(r"\bInsufficient |\bToo many pods")
+"""In the scheduler's words: a pod that goes leaves room. Of any other reason none does."""
+LONGEST_WAIT: Final = 600.0
+"""Seconds for which others give way: who still waits then asks for what no node has."""
 
 
 @dataclass(slots=True)
@@ -55,6 +61,8 @@ class Watched:
     """When users were last told that they are missing, monotonic seconds."""
     last_scale: str | None = None
     """RFC 3339, when this operator changed the replicas last; None: what the status says stands."""
+    waits: bool = False
+    """It has no replica, and one of its web pods is asked to wait for rows."""
     scale_untold: bool = False
     """No report was written since: one that failed must not lose the time."""
     listed: bool = False
@@ -214,3 +222,53 @@ class DecisionRing:
     def forget(self, key: ObjectKey) -> None:
         """The API is gone."""
         self._known.pop(key, None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """Pods of one API that would have a place if others went."""
+
+    count: int
+    priority: int
+    """The highest of theirs."""
+    gpu: bool
+    """They ask for GPUs."""
+
+
+class FullCluster:
+    """Pods of all APIs that wait for a place, as of the last look at each; owned by the loop."""
+
+    def __init__(self) -> None:
+        """Nobody waits."""
+        self._waiting: dict[ObjectKey, _Waiting] = {}
+
+    def look(self, key: ObjectKey, pods: Iterable[PodView], now: datetime, *, gpu: bool) -> None:
+        """Take in `pods`, all those of the API `key`, at `now` (with a zone)."""
+        found = [
+            pod.priority
+            for pod in pods
+            if not pod.gone
+            and _FULL.search(pod.unschedulable)
+            and pod.created is not None
+            and (now - pod.created).total_seconds() <= LONGEST_WAIT
+        ]
+        self.forget(key)
+        if found:
+            self._waiting[key] = _Waiting(len(found), max(found), gpu)
+
+    def forget(self, key: ObjectKey) -> None:
+        """The API is gone, or cannot be read."""
+        self._waiting.pop(key, None)
+
+    def wanted(self, key: ObjectKey, pods: Iterable[PodView], *, gpu: bool) -> int:
+        """Places of `pods`, those of the API `key`, that pods of other APIs wait for.
+
+        A pod without GPUs leaves no place for one with them, and nobody gives way to a lower
+        priority.
+        """
+        own = max((pod.priority for pod in pods), default=0)
+        return sum(
+            one.count
+            for other, one in self._waiting.items()
+            if other != key and one.priority >= own and gpu >= one.gpu
+        )

@@ -175,6 +175,25 @@ def test_a_pods_startup_is_the_time_to_its_first_readiness(
     assert expected == startup_of(*seen, relisted=relisted)
 
 
+def test_a_start_up_begins_with_a_node_and_the_wait_for_one_is_told_apart() -> None:
+    """A full cluster made a start of 30 s one of many minutes."""
+    body = starting(130)
+    placed = {
+        "type": "PodScheduled",
+        "status": "True",
+        "lastTransitionTime": "2026-01-02T03:01:40Z",
+    }
+    body["status"]["conditions"].append(placed)
+    body["spec"] = {**body.get("spec", {}), "priority": 7}
+    pod, unknown = PodView.of(body), PodView.of(pod_body("ours"))
+    placed["status"] = "False"
+    waits = PodView.of(body)
+
+    assert (30.0, 100.0, 7) == (pod.startup, pod.placement, pod.priority)
+    assert (None, None, 0) == (unknown.startup, unknown.placement, unknown.priority)
+    assert (None, None) == (waits.startup, waits.placement)
+
+
 async def test_events_are_stored_and_queued_on_the_operators_loop() -> None:
     """Kopf has a thread of its own; the store has one owner."""
     worked: list[ObjectKey] = []

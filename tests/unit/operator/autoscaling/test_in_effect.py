@@ -204,7 +204,7 @@ def test_ordered_is_not_ready() -> None:
     deployment = DeploymentView.of(deployment_body(replicas=5))
     pods = [PodView.of(body) for body in bodies]
 
-    assert Unready(1, 1, 40.0) == unready_of(deployment, pods, WALL)
+    assert Unready(1, 1, 30.0) == unready_of(deployment, pods, WALL)
     assert Unready() == unready_of(deployment, pods[:1], WALL)
 
 
