@@ -180,7 +180,7 @@ def conclude(policy: ScalingPolicy, evidence: Evidence) -> ScalingDecision:
         desired, outside = _limited(policy, evidence, need, evidence.current, (first_replica,))
         recommended = steady = desired
         clamps = (hold, *outside)
-        reason = _REASONS[hold.name]
+        reason = _cause(hold)
     else:
         # What the demand calls for, and what of it is likely to be needed for good.
         limits = CORTEX_RECOMMENDED if cortex else RECOMMENDED
@@ -252,7 +252,7 @@ def _reason(evidence: Evidence, need: Need, desired: int, clamps: tuple[Clamp, .
     """The one thing a user should know first; the clamps have the rest."""
     if desired < evidence.current:
         return Cause.SCALE_DOWN
-    reason = _REASONS[clamps[-1].name] if clamps else need.reason
+    reason = _cause(clamps[-1]) if clamps else need.reason
     passing = (
         Cause.PARTIAL_METRICS,
         Cause.SCALE_DOWN_STABILIZING,
@@ -265,44 +265,22 @@ def _reason(evidence: Evidence, need: Need, desired: int, clamps: tuple[Clamp, .
     return reason
 
 
-_REASONS = {
-    ClampName.WITHIN_TOLERANCE: Cause.WITHIN_TOLERANCE,
-    ClampName.MIN_REPLICAS: Cause.MIN_REPLICAS,
-    ClampName.MAX_REPLICAS: Cause.MAX_REPLICAS,
-    ClampName.SURGE_LIMITED: Cause.SURGE_LIMITED,
-    ClampName.PARTIAL_METRICS: Cause.PARTIAL_METRICS,
-    ClampName.SCALE_DOWN_STABILIZING: Cause.SCALE_DOWN_STABILIZING,
-    ClampName.SCALE_UP_STABILIZING: Cause.SCALE_UP_STABILIZING,
-    ClampName.BURSTS: Cause.BURSTS,
-    ClampName.SCALE_DOWN_RATE: Cause.SCALE_DOWN_STABILIZING,
-    ClampName.IDLE: Cause.IDLE,
-    ClampName.FIRST_REPLICA: Cause.FIRST_REPLICA,
-    ClampName.NO_READY_PODS: Cause.NO_READY_PODS,
-    ClampName.NO_METRICS: Cause.NO_METRICS,
-    ClampName.MODEL_UNKNOWN: Cause.MODEL_UNKNOWN,
-}
+def _cause(clamp: Clamp) -> Cause:
+    """The reason that a limit is; they have one name, but for the rate of scale-down."""
+    if clamp.name is ClampName.SCALE_DOWN_RATE:
+        return Cause.SCALE_DOWN_STABILIZING
+    return Cause(clamp.name.value)
 
 
 def _terms(evidence: Evidence, need: Need, recommended: int, steady: int) -> Terms:
-    known = {field.name: getattr(evidence, field.name) for field in fields(Evidence)}
-    return Terms(
-        **known,
-        base=need.base,
-        forecast=need.forecast,
-        margin=need.margin,
-        backlog=need.backlog,
-        capacity=need.capacity,
-        capacity_batch=need.capacity_batch,
-        feasible=need.feasible,
-        target=need.target,
-        boost=need.boost,
-        hedge=need.hedge,
-        hedge_rule=need.hedge_rule,
-        need=need.need,
-        raw=need.raw,
-        recommended=recommended,
-        steady=steady,
-    )
+    told = {field.name for field in fields(Terms)}
+    known = {
+        field.name: getattr(source, field.name)
+        for source in (evidence, need)
+        for field in fields(source)
+        if field.name in told
+    }
+    return Terms(**known, recommended=recommended, steady=steady)
 
 
 def learned(

@@ -3,7 +3,9 @@
 import math
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass
+from statistics import fmean
+from typing import NamedTuple
 
 from batchedapi_core.scaling.policy import LEVEL_SECONDS, ScalingPolicy
 from batchedapi_core.scaling.samples import PodChange, PodSample
@@ -18,8 +20,7 @@ _NOTHING = 1e-6
 """Least batches or seconds: less is rounding, or an exporter that counts in fractions."""
 
 
-@dataclass(frozen=True, slots=True)
-class BatchTotals:
+class BatchTotals(NamedTuple):
     """Counts over pods, for any span of time."""
 
     batches: float = 0.0
@@ -55,7 +56,7 @@ class LoadInterval:
         """As seen."""
         moments = astuple(warm or BatchSums())
         scalars = (time, seconds, arrival, in_flight, came.mean, came.together)
-        return cls(array("d", (*scalars, *astuple(totals), *moments)), revision)
+        return cls(array("d", (*scalars, *totals, *moments)), revision)
 
     @property
     def time(self) -> float:
@@ -99,7 +100,7 @@ class LoadInterval:
 
 
 _SCALARS = 6
-_PLAIN = _SCALARS + len(fields(BatchTotals))
+_PLAIN = _SCALARS + len(BatchTotals._fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,16 +138,7 @@ def totals_of(changes: Iterable[PodChange], lanes: int) -> BatchTotals:
 
 def pooled(parts: Sequence[BatchTotals]) -> BatchTotals:
     """Add up counts."""
-    return BatchTotals(
-        batches=sum(part.batches for part in parts),
-        rows=sum(part.rows for part in parts),
-        full_batches=sum(part.full_batches for part in parts),
-        batch_seconds=sum(part.batch_seconds for part in parts),
-        lane_seconds=sum(part.lane_seconds for part in parts),
-        sizes=sum(part.sizes for part in parts),
-        requests=sum(part.requests for part in parts),
-        wait_seconds=sum(part.wait_seconds for part in parts),
-    )
+    return BatchTotals(*map(sum, zip(*parts, strict=True)))
 
 
 def recent(
@@ -247,14 +239,12 @@ def _rows_at_once(rows: float, requests: float, squares: float) -> RequestRows:
 
 def mean_arrival(intervals: Sequence[LoadInterval]) -> float:
     """Rows per second over all of `intervals`, which are not empty."""
-    seconds = sum(interval.seconds for interval in intervals)
-    return sum(interval.arrival * interval.seconds for interval in intervals) / seconds
+    return fmean((one.arrival for one in intervals), (one.seconds for one in intervals))
 
 
 def mean_in_flight(intervals: Sequence[LoadInterval]) -> float:
     """Requests in flight over all of `intervals`, which are not empty."""
-    seconds = sum(interval.seconds for interval in intervals)
-    return sum(interval.in_flight * interval.seconds for interval in intervals) / seconds
+    return fmean((one.in_flight for one in intervals), (one.seconds for one in intervals))
 
 
 def level(intervals: Sequence[LoadInterval], *, shortest: float = 0.0) -> float:

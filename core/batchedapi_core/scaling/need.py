@@ -136,26 +136,26 @@ def overloaded(policy: ScalingPolicy, *, base: float, capacity: float, ready: in
     return capacity > 0.0 and base > policy.overload_trigger * capacity * ready
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
     """The formula with its numbers filled in; see `Terms` for their units."""
 
     base: float
-    forecast: float
-    margin: float
-    backlog: float
+    forecast: float = 0.0
+    margin: float = 0.0
+    backlog: float = 0.0
     capacity: float
     capacity_batch: int
-    feasible: bool
+    feasible: bool = True
     target: float
-    boost: float
-    hedge: float
-    hedge_rule: str
-    one: float  # rows/s to plan one replica with; 0: unknown
+    boost: float = 1.0
+    hedge: float = 1.0
+    hedge_rule: str = ""
+    one: float = 0.0  # rows/s to plan one replica with; 0: unknown
     need: float
     raw: int
     lasting: float  # replicas, a fraction, without boost and forecast
-    reason: Cause
+    reason: Cause = Cause.DEMAND
 
 
 def needed(policy: ScalingPolicy, evidence: Evidence) -> Need:
@@ -173,21 +173,12 @@ def needed(policy: ScalingPolicy, evidence: Evidence) -> Need:
             need = concurrency_need(policy, evidence)
             return Need(
                 base=_base(evidence),
-                forecast=0.0,
-                margin=0.0,
-                backlog=0.0,
                 capacity=replica.rows_per_second,
                 capacity_batch=replica.batch_size,
-                feasible=True,
                 target=policy.target_concurrency,
-                boost=1.0,
-                hedge=1.0,
-                hedge_rule="",
-                one=0.0,
                 need=need,
                 raw=whole(need),
                 lasting=need,
-                reason=Cause.DEMAND,
             )
         case _:
             assert_never(policy.kind)
