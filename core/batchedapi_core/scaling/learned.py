@@ -75,12 +75,8 @@ def start_ups_of(
 
     Few enough that a change of the image or of the nodes shows.
     """
-    seen = {sample.pod for sample in before}
-    measured = (
-        min(sample.startup, LONGEST_START)
-        for sample in samples
-        if sample.startup is not None and sample.pod not in seen
-    )
+    new = _new(before, samples)
+    measured = (min(one.startup, LONGEST_START) for one in new if one.startup is not None)
     return (*known, *measured)[-MOST_SAVED:]
 
 
@@ -88,15 +84,14 @@ def placements_of(
     known: tuple[float, ...], before: Iterable[PodSample], samples: Sequence[PodSample]
 ) -> tuple[float, ...]:
     """The same of the waits for a place, but for those of a full cluster."""
-    seen = {sample.pod for sample in before}
-    measured = (
-        sample.placement
-        for sample in samples
-        if sample.placement is not None
-        and sample.placement <= LONGEST_PLACEMENT
-        and sample.pod not in seen
-    )
+    waits = (one.placement for one in _new(before, samples))
+    measured = (one for one in waits if one is not None and one <= LONGEST_PLACEMENT)
     return (*known, *measured)[-MOST_SAVED:]
+
+
+def _new(before: Iterable[PodSample], samples: Iterable[PodSample]) -> list[PodSample]:
+    seen = {sample.pod for sample in before}
+    return [sample for sample in samples if sample.pod not in seen]
 
 
 def start_up_of(start_ups: Sequence[float], unknown: float) -> float:
