@@ -23,7 +23,7 @@ from batchedapi_core.scaling.policy import (
 )
 from batchedapi_core.service_model import RequestRows, ServiceTime
 
-RECORD_VERSION: Final = 6
+RECORD_VERSION: Final = 7
 
 
 def record(policy: ScalingPolicy, decision: ScalingDecision) -> dict[str, Any]:
@@ -42,9 +42,8 @@ def record(policy: ScalingPolicy, decision: ScalingDecision) -> dict[str, Any]:
 
 _LATER: Final[Mapping[str, Any]] = {
     "idle_for": None, "oldest": 0.0, "told": True, "idle_timeout": 300.0,
-    "placement": 0.0, "wanted": 0,
 }  # fmt: skip
-"""Fields of what most APIs have not, one queue for all replicas or a full cluster: not written."""
+"""Fields that came with one queue for all replicas; without one they are not written."""
 
 
 def _told(what: ScalingPolicy | Terms) -> dict[str, Any]:

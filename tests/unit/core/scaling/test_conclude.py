@@ -331,7 +331,7 @@ def _random_evidence(chance: random.Random) -> Evidence:
 
 @pytest.mark.parametrize(
     "broken",
-    [{}, {"version": 5}, {"version": 6}, {"version": 6, "terms": {}, "policy": {}}],
+    [{}, {"version": 6}, {"version": 7}, {"version": 7, "terms": {}, "policy": {}}],
     ids=["empty", "of another version", "without terms", "without evidence"],
 )
 def test_what_is_no_record_is_refused(broken: dict[str, object]) -> None:
