@@ -28,6 +28,9 @@ class _Running(NamedTuple):
 class QuickReplica:
     """See the module; the interface is that of `SimulatedReplica`."""
 
+    fixed = None
+    """Rows have no lengths."""
+
     def __init__(self, service: NoisyService, durations: Durations, ready_at: float) -> None:
         self.counters = ReplicaCounters()
         self.answers = AnsweredBatches()
