@@ -208,37 +208,41 @@ def uneven(e: BottleneckEvidence, standing: Kind | None) -> Finding | None:
     pods = [pod for pod in e.pods if pod.lane_seconds > 0]
     if len(pods) < 2:  # noqa: PLR2004 - one has no others
         return None
-    times = limit(UNEVEN, Kind.SKEW, standing)
+    return _fullest(e, pods, standing) or _slowest(pods, standing)
+
+
+def _fullest(e: BottleneckEvidence, pods: list[PodLoad], standing: Kind | None) -> Finding | None:
     fullest = max(pods, key=_rows)
     # of what its lanes serve; of their time while t(n) is not known
     capacity = e.capacity(e.max_batch_size)
     used = _rows(fullest) * e.lanes / capacity if capacity else _busy(fullest)
-    if (
-        fullest.rows >= SIGNIFICANT
-        and _rows(fullest) >= times * _rows(_others(pods, fullest))
-        and used >= limit(USED, Kind.SKEW, standing)
-    ):
-        rows = sum(pod.rows for pod in pods)
-        lanes = sum(pod.lane_seconds for pod in pods)
-        return Finding(
-            Kind.SKEW,
-            f"{fullest.pod} gets {percent(fullest.rows / rows)} of the rows with"
-            f" {percent(fullest.lane_seconds / lanes)} of the lanes of {len(pods)} pods, and is"
-            f" busy {percent(_busy(fullest))}: a connection stays with its pod, so let clients open"
-            " more of them or renew them, or balance single requests in front of the Service",
-        )
+    times = limit(UNEVEN, Kind.SKEW, standing)
+    uneven = _rows(fullest) >= times * _rows(_others(pods, fullest))
+    if fullest.rows < SIGNIFICANT or not uneven or used < limit(USED, Kind.SKEW, standing):
+        return None
+    rows = sum(pod.rows for pod in pods)
+    lanes = sum(pod.lane_seconds for pod in pods)
+    return Finding(
+        Kind.SKEW,
+        f"{fullest.pod} gets {percent(fullest.rows / rows)} of the rows with"
+        f" {percent(fullest.lane_seconds / lanes)} of the lanes of {len(pods)} pods, and is"
+        f" busy {percent(_busy(fullest))}: a connection stays with its pod, so let clients open"
+        " more of them or renew them, or balance single requests in front of the Service",
+    )
+
+
+def _slowest(pods: list[PodLoad], standing: Kind | None) -> Finding | None:
     slowest = max(pods, key=_busy)
     others = _busy(_others(pods, slowest))
-    if slowest.rows >= SIGNIFICANT and _busy(slowest) >= max(
-        times * others, limit(BUSY, Kind.SKEW, standing)
-    ):
-        return Finding(
-            Kind.SKEW,
-            f"{slowest.pod} is busy {percent(_busy(slowest))} and the other pods {percent(others)}"
-            " with no more rows: look at its node for slower or shared CPUs and GPUs, or delete the"
-            " pod to have it placed anew",
-        )
-    return None
+    least = max(limit(UNEVEN, Kind.SKEW, standing) * others, limit(BUSY, Kind.SKEW, standing))
+    if slowest.rows < SIGNIFICANT or _busy(slowest) < least:
+        return None
+    return Finding(
+        Kind.SKEW,
+        f"{slowest.pod} is busy {percent(_busy(slowest))} and the other pods {percent(others)}"
+        " with no more rows: look at its node for slower or shared CPUs and GPUs, or delete the"
+        " pod to have it placed anew",
+    )
 
 
 def _rows(pod: PodLoad) -> float:

@@ -292,19 +292,25 @@ def _effective(predictor_class: type, spec: MethodSpec, settings: MethodSettings
     spec = dataclasses.replace(
         spec, batched=spec.batched or batching, max_batch_size=size if batching else 1
     )
-    if settings.batch_dim is not None:
-        if not spec.batched:
-            raise _failed(
-                predictor_class,
-                spec.name,
-                "takes one request at a time, but the manifest gives it a batchDim; mark it with"
-                " @batched(inputs=Tensor(...)), or leave batchDim out",
-            )
-        spec = dataclasses.replace(spec, batch_dim=settings.batch_dim)
+    spec = _with_batch_dim(predictor_class, spec, settings.batch_dim)
+    return dataclasses.replace(spec, inputs=padded(spec.inputs)) if settings.batching.pads else spec
+
+
+def _with_batch_dim(
+    predictor_class: type, spec: MethodSpec, batch_dim: tuple[int, int] | None
+) -> MethodSpec:
+    if batch_dim is not None and not spec.batched:
+        raise _failed(
+            predictor_class,
+            spec.name,
+            "takes one request at a time, but the manifest gives it a batchDim; mark it with"
+            " @batched(inputs=Tensor(...)), or leave batchDim out",
+        )
+    spec = dataclasses.replace(spec, batch_dim=batch_dim or spec.batch_dim)
     problem = batch_dim_problem(spec.batch_dim, spec.inputs, spec.outputs)
     if problem is not None:
         raise _failed(predictor_class, spec.name, f"{problem} (batchDim of the manifest)")
-    return dataclasses.replace(spec, inputs=padded(spec.inputs)) if settings.batching.pads else spec
+    return spec
 
 
 def _check_all(predictor_class: type, specs: Sequence[MethodSpec]) -> None:

@@ -59,18 +59,14 @@ def tracing_settings(
     if not follows and not ratio:
         return None
     _check_endpoint(endpoint, asked)
-    named = ",".join(
-        (
-            f"service.name={urllib.parse.quote(api_name)}",
-            f"service.instance.id={urllib.parse.quote(instance or socket.gethostname())}",
-            *filter(None, [asked.get(_ATTRIBUTES)]),  # the last wins
-        )
-    )
+    own = {"service.name": api_name, "service.instance.id": instance or socket.gethostname()}
+    named = [f"{name}={urllib.parse.quote(value)}" for name, value in own.items()]
+    named += filter(None, [asked.get(_ATTRIBUTES)])  # the last wins
     queued, sent = int(_number(asked, _QUEUE, 2048)), int(_number(asked, _BATCH, 512))
     told = {
         _QUEUE: str(queued),
         _BATCH: str(min(queued, sent)),  # the SDK refuses more
-        _ATTRIBUTES: named,
+        _ATTRIBUTES: ",".join(named),
     }
     return TracingSettings(endpoint, ratio, follows, queued, tuple({**asked, **told}.items()))
 
