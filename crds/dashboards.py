@@ -6,7 +6,7 @@ They read what pods publish and no recorded series, so that they need no rules.
 from typing import Final
 
 from batchedapi_core import contract as c
-from crds.grafana import Choice, Dashboard, Look, Panel, Query, Section
+from crds.grafana import Choice, Dashboard, Drawing, Panel, Query, Section
 from crds.metrics import LABEL_API
 
 _SERVING: Final = f'namespace="$namespace",{LABEL_API}="$name"'
@@ -69,7 +69,7 @@ BATCHING: Final = Section("Batching", (
           " share a batch with, or batchInterval is too short for this traffic.",
           "suffix: batches/s",
           (Query(_rate(f"{c.METRIC_BATCH_ROWS}_bucket", "le"), "{{le}}"),),
-          Look.HEATMAP, width=16, height=10),
+          Drawing.HEATMAP, width=16, height=10),
     Panel("Fill",
           "Mean size of a batch divided by maxBatchSize, in its unit: rows, requests or cost. Low"
           " is no fault while latency is good: at low traffic small batches answer sooner. Low at"
@@ -100,7 +100,7 @@ BATCHING: Final = Section("Batching", (
           " batchInterval ended. early: waiting longer was not expected to help. Much interval with"
           " small batches: time is spent waiting for rows that do not come.",
           "suffix: batches/s",
-          (Query(_rate(c.METRIC_BATCHES, "reason"), "{{reason}}"),), Look.SHARES),
+          (Query(_rate(c.METRIC_BATCHES, "reason"), "{{reason}}"),), Drawing.SHARES),
     Panel("Busy lanes",
           "Share of time in which lanes ran batches of each method; methods that share lanes add"
           " up. Near 100 % with full batches is saturation; near 100 % with small ones means that"
@@ -119,19 +119,19 @@ TRAFFIC: Final = Section("Traffic", (
           "Requests per second by the status they ended with. 429: would have missed maxLatency."
           " 503: the queue was full or the replica was stopping. 504: over timeout. 499: the client"
           " left first.",
-          "reqps", (Query(_rate(c.METRIC_REQUESTS, "code"), "{{code}}"),), Look.STACKED),
+          "reqps", (Query(_rate(c.METRIC_REQUESTS, "code"), "{{code}}"),), Drawing.STACKED),
     Panel("Rows rejected",
           "Rows that were not run, or not in time, by reason. Anything but a flat zero is demand"
           " that was not served: compare with desired and ready replicas below.",
           "suffix: rows/s",
-          (Query(_rate(c.METRIC_ROWS_REJECTED, "reason"), "{{reason}}"),), Look.STACKED),
+          (Query(_rate(c.METRIC_ROWS_REJECTED, "reason"), "{{reason}}"),), Drawing.STACKED),
     Panel("Waiting and in flight",
           "Rows waiting for a batch and requests not answered yet, all replicas together. A queue"
           " that only grows is overload; one that swings with batchInterval is batching at work.",
           "short",
           (Query(_waiting(), "rows waiting"),
            Query(_gauge(c.METRIC_IN_FLIGHT_REQUESTS, "sum"), "requests in flight")),
-          Look.STEPS, width=12),
+          Drawing.STEPS, width=12),
     Panel("One queue",
           "With one queue for all replicas: rows in it, and how long the oldest has waited. Rows"
           " that stay, and one that gets older: replicas are missing, or none runs; see the"
@@ -139,7 +139,7 @@ TRAFFIC: Final = Section("Traffic", (
           "short",
           (Query(_one_queue(), "rows"),
            Query(f"max ({_of_web(c.METRIC_QUEUE_OLDEST_SECONDS)})", "seconds of the oldest")),
-          Look.STEPS, width=12),
+          Drawing.STEPS, width=12),
     Panel("Rows taken again",
           "With one queue for all replicas: rows per second that a replica took up after the one"
           " that had them was gone. Now and then is a node that went; always is a replica that"
@@ -151,7 +151,7 @@ TRAFFIC: Final = Section("Traffic", (
           " a model process that dies again and again has a cause in its log.",
           "short",
           (Query(f"sum by (role) (increase({c.METRIC_PROCESS_RESTARTS}{{{_SERVING}}}[{_RATE}]))",
-                 "{{role}}"),), Look.STEPS, width=12),
+                 "{{role}}"),), Drawing.STEPS, width=12),
 ))  # fmt: skip
 
 LATENCY: Final = Section("Latency", (
@@ -203,13 +203,13 @@ AUTOSCALING: Final = Dashboard(
               "short",
               (Query(_gauge(c.OPERATOR_DESIRED_REPLICAS, "max", selector=_OPERATOR), "desired"),
                Query(_gauge(c.OPERATOR_READY_REPLICAS, "max", selector=_OPERATOR), "ready")),
-              Look.STEPS),
+              Drawing.STEPS),
         Panel("Why this many",
               "Share of scaling decisions by the reason that settled the count. kubectl"
               " batchedapi why shows the last one with all its figures.",
               "suffix: decisions/s",
               (Query(_rate(c.OPERATOR_DECISIONS, "reason", _OPERATOR), "{{reason}}"),),
-              Look.SHARES),
+              Drawing.SHARES),
         Panel("Demand and capacity",
               "Rows arriving against rows that the ready replicas can serve within the latency"
               " target. Demand above capacity is a backlog in the making; replicas are added"
@@ -229,13 +229,13 @@ AUTOSCALING: Final = Dashboard(
               " back to zero together are a rollout, single ones are restarts.",
               "s",
               (Query(f"time() - max by ({_PODS}) ({c.METRIC_PROCESS_START_TIME}{{{_SERVING}}})",
-                     "{{pod}}"),), Look.STEPS),
+                     "{{pod}}"),), Drawing.STEPS),
         Panel("Reads of replicas",
               "How often the operator read the metrics of replicas, by result. Others than"
               " success: it decides on what it knew before, and removes no replica.",
               "suffix: reads/s",
               (Query(_rate(c.OPERATOR_SCRAPES, "result", _OPERATOR), "{{result}}"),),
-              Look.STACKED),
+              Drawing.STACKED),
     )),
     Section("Each replica", (
         Panel("Rows of each replica",
@@ -258,7 +258,7 @@ AUTOSCALING: Final = Dashboard(
               (Query(f"sum by ({_PODS}) ({c.METRIC_QUEUE_ROWS}{{{_SERVING}}} unless {_IS_WEB}) or"
                      f' label_replace({_one_queue(selector=_SERVING)}, "{_PODS}", "the one queue",'
                      f' "{_PODS}", "")', "{{pod}}"),),
-              Look.STEPS),
+              Drawing.STEPS),
         Panel("CPU of web processes",
               "Cores that each web process uses. Near 1 is all that one can use: raise"
               " webProcesses before replicas.",
@@ -295,22 +295,22 @@ FLEET: Final = Dashboard(
               "BatchedAPIs that the operator scales now. Those that are paused, or scaled by"
               " others, are not among them.", "short",
               (Query(f"count ({c.OPERATOR_DESIRED_REPLICAS}{{{_ALL}}})", "APIs"),),
-              Look.FIGURE, width=6, height=4),
+              Drawing.FIGURE, width=6, height=4),
         Panel("Replicas that answer",
               "Ready replicas of all of them. The next figure is what they do together.", "short",
               (Query(f"sum ({c.OPERATOR_READY_REPLICAS}{{{_ALL}}})", "ready"),),
-              Look.FIGURE, width=6, height=4),
+              Drawing.FIGURE, width=6, height=4),
         Panel("Rows",
               "Rows that arrive per second at all replicas, those refused included. It falls with"
               " traffic, or with what is in front of the replicas.", "suffix: rows/s",
               (Query(_rate(c.METRIC_ROWS_RECEIVED, selector=_ALL), "rows"),),
-              Look.FIGURE, width=6, height=4),
+              Drawing.FIGURE, width=6, height=4),
         Panel("Rows in a batch",
               "Rows of the mean batch over all APIs: what batching brings. Near 1 there is"
               " nothing to put together, or nothing that does it.", "short",
               (Query(f"{_rate(f'{c.METRIC_BATCH_ROWS}_sum', selector=_ALL)}"
                      f" / {_rate(f'{c.METRIC_BATCH_ROWS}_count', selector=_ALL)}", "rows"),),
-              Look.FIGURE, width=6, height=4),
+              Drawing.FIGURE, width=6, height=4),
     )),
     Section("Each API", (
         Panel("Rows by API",
@@ -321,13 +321,13 @@ FLEET: Final = Dashboard(
               "Replicas that answer. Compare with those missing beside it: a pool of nodes that"
               " is full shows in several APIs at once.", "short",
               (Query(f"max by ({', '.join(_OBJECT)}) ({c.OPERATOR_READY_REPLICAS}{{{_ALL}}})",
-                     "{{namespace}}/{{name}}"),), Look.STEPS),
+                     "{{namespace}}/{{name}}"),), Drawing.STEPS),
         Panel("Missing replicas by API",
               "Desired less ready. Above zero for minutes: pods do not start, or no node has"
               " room; kubectl get bapi says which.", "short",
               (Query(f"max by ({', '.join(_OBJECT)}) ({c.OPERATOR_DESIRED_REPLICAS}{{{_ALL}}})"
                      f" - max by ({', '.join(_OBJECT)}) ({c.OPERATOR_READY_REPLICAS}{{{_ALL}}})",
-                     "{{namespace}}/{{name}}"),), Look.STEPS),
+                     "{{namespace}}/{{name}}"),), Drawing.STEPS),
         Panel("p99 by API",
               "Time from a complete request until its answer, of the slowest of a hundred. Open"
               " the API's own dashboard to see where it is spent.", "s",
@@ -354,7 +354,7 @@ FLEET: Final = Dashboard(
               "Rows in the queues of all replicas, or in the one of all. One that only grows is"
               " overload, whatever the autoscaler may do.", "short",
               (Query(_waiting(_EACH, _ALL), _EACH_LEGEND),),
-              Look.STEPS, width=12),
+              Drawing.STEPS, width=12),
     )),
 ))  # fmt: skip
 
@@ -365,12 +365,12 @@ OPERATOR: Final = Dashboard("batchedapi-operator", "BatchedAPI / Operator", (), 
               "1 of the replica that acts, 0 of those that stand by. No 1: nothing is scaled and"
               " no manifest is applied; two releases that serve other namespaces have one each.",
               "short",
-              (Query(f"max by (pod) ({c.OPERATOR_LEADER})", "{{pod}}"),), Look.STEPS),
+              (Query(f"max by (pod) ({c.OPERATOR_LEADER})", "{{pod}}"),), Drawing.STEPS),
         Panel("Reconciliations",
               "Manifests and children looked at per second, by result. Errors that stay are told"
               " in the operator's log with the API's name.",
               "suffix: reconciliations/s",
-              (Query(_rate(c.OPERATOR_RECONCILES, "result", ""), "{{result}}"),), Look.STACKED),
+              (Query(_rate(c.OPERATOR_RECONCILES, "result", ""), "{{result}}"),), Drawing.STACKED),
         Panel("Time of a reconciliation",
               "Seconds of one. p99 above a second: the API server is slow, or sends the operator"
               " away (429).", "s",
@@ -381,16 +381,16 @@ OPERATOR: Final = Dashboard("batchedapi-operator", "BatchedAPI / Operator", (), 
               "Metrics pages of replicas read per second, by result. Others than success in all"
               " namespaces: a NetworkPolicy keeps the operator away.",
               "suffix: reads/s", (Query(_rate(c.OPERATOR_SCRAPES, "result", ""), "{{result}}"),),
-              Look.STACKED),
+              Drawing.STACKED),
         Panel("Decisions",
               "Scaling decisions per second by reason, over all APIs. Each API has one every two"
               " seconds; fewer mean that the operator is late.", "suffix: decisions/s",
-              (Query(_rate(c.OPERATOR_DECISIONS, "reason", ""), "{{reason}}"),), Look.STACKED),
+              (Query(_rate(c.OPERATOR_DECISIONS, "reason", ""), "{{reason}}"),), Drawing.STACKED),
         Panel("Scaled APIs",
               "BatchedAPIs whose replicas the operator chooses, and the replicas that it asks"
               " for.", "short",
               (Query(f"count ({c.OPERATOR_DESIRED_REPLICAS})", "APIs"),
-               Query(f"sum ({c.OPERATOR_DESIRED_REPLICAS})", "desired replicas")), Look.STEPS),
+               Query(f"sum ({c.OPERATOR_DESIRED_REPLICAS})", "desired replicas")), Drawing.STEPS),
     )),
 ))  # fmt: skip
 

@@ -18,7 +18,7 @@ from grafana_foundation_sdk.models.prometheus import PromQueryFormat, QueryEdito
 SOURCE: Final = model.DataSourceRef(type_val="prometheus", uid="${datasource}")
 
 
-class Look(StrEnum):
+class Drawing(StrEnum):
     """How the series of a panel are drawn."""
 
     LINES = "lines"
@@ -48,7 +48,7 @@ class Panel:
     description: str
     unit: str
     queries: tuple[Query, ...]
-    look: Look = Look.LINES
+    look: Drawing = Drawing.LINES
     width: int = 8
     height: int = 8
     maximum: float | None = None
@@ -132,7 +132,7 @@ def _variable(choice: Choice) -> Builder[model.VariableModel]:
 
 
 def _targets(panel: Panel) -> Iterable[prometheus.Dataquery]:
-    heat = panel.look is Look.HEATMAP
+    heat = panel.look is Drawing.HEATMAP
     for index, query in enumerate(panel.queries):
         yield (
             prometheus.Dataquery()
@@ -149,9 +149,9 @@ def _targets(panel: Panel) -> Iterable[prometheus.Dataquery]:
 def _panel(panel: Panel, number: int) -> Builder[model.Panel]:
     made: heatmap.Panel | stat.Panel | timeseries.Panel
     match panel.look:
-        case Look.HEATMAP:
+        case Drawing.HEATMAP:
             made = _heatmap(panel)
-        case Look.FIGURE:
+        case Drawing.FIGURE:
             made = stat.Panel().graph_mode(looks.BigValueGraphMode.AREA)
         case _:
             made = _timeseries(panel)
@@ -170,9 +170,9 @@ def _panel(panel: Panel, number: int) -> Builder[model.Panel]:
 
 def _timeseries(panel: Panel) -> timeseries.Panel:
     stacking = {
-        Look.SHARES: looks.StackingMode.PERCENT, Look.STACKED: looks.StackingMode.NORMAL
+        Drawing.SHARES: looks.StackingMode.PERCENT, Drawing.STACKED: looks.StackingMode.NORMAL
     }.get(panel.look, looks.StackingMode.NONE)  # fmt: skip
-    steps = panel.look is Look.STEPS
+    steps = panel.look is Drawing.STEPS
     made = (
         timeseries.Panel()
         .min(0)
