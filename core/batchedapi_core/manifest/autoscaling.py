@@ -7,7 +7,7 @@ from pydantic import Field, JsonValue
 
 from batchedapi_core.manifest.rules import ManifestModel, Rule, Whole, quantity_rule
 from batchedapi_core.manifest.units import Duration, Quantity, duration_field
-from batchedapi_core.scaling.policy import PolicyKind, Select, StepKind
+from batchedapi_core.scaling.policy import DEFAULT_TARGET, PolicyKind, Select, StepKind
 
 _EMPTY: Final[dict[str, JsonValue]] = {"default": {}}
 _PATH: Final = "spec.autoscaling"
@@ -119,7 +119,7 @@ class Autoscaling(ManifestModel):
         " maxBatchSize times lanes with batching, else processes times threads.",
     )
     target_utilization_percent: Whole = Field(
-        93,
+        round(100 * DEFAULT_TARGET),
         ge=10,
         le=100,
         description="Share of what a replica can serve that is to be used, policy CapacitySLO.",

@@ -14,7 +14,7 @@ from typing import Final, assert_never
 from batchedapi_core.scaling.decision import Cause, Evidence
 from batchedapi_core.scaling.forecast import forecast
 from batchedapi_core.scaling.numbers import whole
-from batchedapi_core.scaling.policy import PolicyKind, ScalingPolicy, Select
+from batchedapi_core.scaling.policy import DEFAULT_TARGET, PolicyKind, ScalingPolicy, Select
 from batchedapi_core.service_model import Capacity, RequestRows, ServiceTime, lane_capacity
 
 # `Concurrency` scales as Cortex does:
@@ -187,7 +187,8 @@ def needed(policy: ScalingPolicy, evidence: Evidence) -> Need:
 def _capacity_need(policy: ScalingPolicy, evidence: Evidence, replica: Capacity) -> Need:
     base, capacity = _base(evidence), replica.rows_per_second
     # what is not used is for later, and pods of other APIs wait for its place now
-    target = 1.0 if evidence.wanted else policy.target_utilization
+    spare = policy.target_utilization == DEFAULT_TARGET  # one of the user's own stands
+    target = 1.0 if evidence.wanted and spare else policy.target_utilization
     one = target * capacity * evidence.trust / evidence.imbalance
     lead = evidence.start_up + evidence.placement + (evidence.interval or 0.0)
     rising = forecast(evidence.trend, base=base, lead=lead, cap=policy.forecast_cap)

@@ -27,6 +27,7 @@ PROMPT: Final = 1.5
 Such an API has few requests, each for long: as many come by chance in some seconds and not in the
 next as make replicas come and go, and what a burst brings can wait for the next batch.
 """
+DEFAULT_TARGET: Final = 0.93
 LEVEL_SECONDS: Final = 10.0
 """Demand of the present is read from no more than this much of the past, times the pace."""
 
@@ -214,7 +215,7 @@ class ScalingPolicy:
     batch_interval: float  # in effect on the replicas
     latency_target: float | None = None  # None: plan for full batches
     quantile: float = 0.99  # of the latencies, to be within the target
-    target_utilization: float = 0.93  # of the capacity within the target
+    target_utilization: float = DEFAULT_TARGET  # of the capacity within the target
     lanes: int = 1  # model instances of a replica, each running one batch at a time
     max_size: int | None = None  # the largest batch in the unit of sizes, by `in_rows`; None: rows
 

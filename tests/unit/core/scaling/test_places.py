@@ -42,6 +42,8 @@ def test_all_of_a_replica_is_used_while_pods_of_others_wait_for_a_place() -> Non
 
     assert 7 == conclude(POLICY, evidence).desired
     assert 6 == conclude(POLICY, replace(evidence, wanted=1)).desired
+    own = replace(POLICY, target_utilization=0.9)
+    assert 7 == conclude(own, replace(evidence, wanted=1)).desired
 
 
 @pytest.mark.parametrize(
