@@ -137,11 +137,11 @@ def test_external_mode_follows_kubectl_scale(namespace: str) -> None:
 
     cluster.kubectl("scale", "bapi", "manual", "-n", namespace, "--replicas=2")
 
-    cluster.wait_for(
-        lambda: cluster.get("deployment", "manual", namespace)["spec"]["replicas"] == 2,
-        90,
-        "two replicas",
-    )
+    def replicas() -> list[int]:
+        found = cluster.get_all("deployment", namespace, "batchedapi.dev/api=manual")
+        return [one["spec"]["replicas"] for one in found]
+
+    cluster.wait_for(lambda: [2] == replicas(), 90, "two replicas")
     cluster.kubectl("delete", "bapi", "manual", "-n", namespace)
     cluster.wait_for(
         lambda: not cluster.get_all("pod", namespace, "batchedapi.dev/api=manual"), 180, "no pods"

@@ -147,7 +147,7 @@ def test_a_queue_that_is_taken_away_and_given_back_loses_nothing(pulling: str, r
     for queue in (None, {"redis": {"host": redis}}):
         cluster.patch_api("pulling", pulling, {"serverSideBatching": {"queue": queue}})
         wanted = {"worker": 2, "web": 2, "": 0} if queue else {"worker": 0, "web": 0, "": 2}
-        cluster.wait_for(partial(are_ready, wanted), 180, f"ready pods {wanted}")
+        cluster.wait_for(partial(are_ready, wanted), 300, f"ready pods {wanted}")
     report = load.stop()
 
     print(f"\n{report}")
