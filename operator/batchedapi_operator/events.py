@@ -38,9 +38,6 @@ def notes_of(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Note,
     if new and new != old:
         image = after["revision"]["image"]
         notes.append(Note("Normal", "NewRevision", "RollOut", f"revision {new}, image {image}"))
-    given_up = section(after, "revision").get("rolledBack")
-    if given_up and given_up != section(before, "revision").get("rolledBack"):
-        notes.append(Note("Warning", "RolledBack", "RollBack", after["message"]))
     for kind, reason in (
         (ConditionType.SPEC_VALID, "SpecRefused"),
         (ConditionType.MODEL_LOADED, "ModelFailed"),

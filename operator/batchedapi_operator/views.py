@@ -25,7 +25,6 @@ _BEFORE_LOADING_SECONDS: Final = 300.0
 """For a node and the image, on top of what loading may take."""
 _LOADING_SECONDS: Final = 600.0
 """Start-up time allowed to a pod that does not say it."""
-STUCK: Final = "ProgressDeadlineExceeded"
 _COUNTER: Final = "deployment.kubernetes.io/"
 _ENDED: Final = ("Failed", "Succeeded")
 """Phases; pods of a Deployment get there by eviction or with their node alone."""
@@ -215,12 +214,6 @@ class DeploymentView:
             stray_account=owns_no_account(body),
             version=metadata.get("resourceVersion", ""),
         )
-
-    @property
-    def stuck(self) -> bool:
-        """Its rollout has not moved for as long as its deadline allows."""
-        verdict = self.conditions.get("Progressing")
-        return verdict is not None and verdict.reason == STUCK
 
     def refusal(self, pods: Sequence["PodView"]) -> str | None:
         """Why pods of the newest template may not be created; None: nothing says so."""
@@ -533,18 +526,6 @@ class WebView:
 
 
 @dataclass(frozen=True, slots=True)
-class EarlierView:
-    """A revision that a rollout can go back to, or has gone back to, by itself."""
-
-    digest: str
-    image: str
-    spec: JsonObject
-    """See `revised`."""
-    files: SourceView | None
-    """None: its spec names no ConfigMap."""
-
-
-@dataclass(frozen=True, slots=True)
 class Observed:
     """The world of one API as it was just read."""
 
@@ -567,5 +548,3 @@ class Observed:
     web: WebView = WebView()
     revisions_in_use: frozenset[str] = frozenset()
     """Digests that a ReplicaSet or pod of the API still refers to."""
-    earlier: EarlierView | None = None
-    """With autoRollback, of a rollout that is stuck or was given up."""

@@ -31,6 +31,7 @@ from batchedapi_operator.plugin.revisions import (
     as_table,
     changes,
     chosen,
+    sections_of,
 )
 from batchedapi_operator.plugin.screen import Terminal, as_json, screen
 from batchedapi_operator.plugin.ui import HOST, operator_in, page_server
@@ -44,7 +45,7 @@ from batchedapi_operator.plugin.why import (
     recommendation,
     standing_aside,
 )
-from batchedapi_operator.resources.revised import revised, sections_of
+from batchedapi_operator.resources.revised import revised
 
 # What may come next on a command line: kubectl asks on Tab, and click knows the commands.
 
@@ -284,7 +285,7 @@ def rollback(name: str, *, namespace: str | None, context: str | None, to: str |
     except NoWayBackError as error:
         raise click.ClickException(f"{name}: {error}") from error
     copy = copy_of_files(place, name, revision)
-    wanted = sections_of(spec, revision.spec or {}, copy)
+    wanted = sections_of(spec, revision, copy)
     changed = changes(revised(spec), revised(wanted))
     if changed:
         replace_sections(place, name, wanted)

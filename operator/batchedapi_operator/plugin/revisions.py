@@ -10,10 +10,12 @@ from typing import Any, Final, Self
 
 from batchedapi_core import contract
 from batchedapi_core.manifest import ConditionType
+from batchedapi_core.manifest.document import OF_ADDRESSES
 from batchedapi_operator.cluster import JsonObject, listed, section
 from batchedapi_operator.plugin.why import table
-from batchedapi_operator.resources.revised import number_of, of_replica_set, revised
+from batchedapi_operator.resources.revised import SECTIONS, of_replica_set, revised
 
+_NUMBER: Final = "deployment.kubernetes.io/revision"
 _MOST_PATHS: Final = 3
 _HEAD: Final = ("REVISION", "DIGEST", "CREATED", "READY", "COMPARED", "CHANGED")
 
@@ -40,7 +42,7 @@ class RolledOut:
         """From a ReplicaSet's body."""
         metadata, status = body["metadata"], section(body, "status")
         return cls(
-            number=number_of(metadata),
+            number=int(section(metadata, "annotations").get(_NUMBER) or 0),
             digest=section(metadata, "labels").get(contract.LABEL_REVISION, ""),
             created=metadata.get("creationTimestamp") or "",
             pods=status.get("replicas", 0),
@@ -150,3 +152,20 @@ def files_of(config_map: JsonObject) -> list[JsonObject]:
     data = section(config_map, "data").items()
     texts = {name: text for name, text in data if name != contract.MANIFEST_FILE}
     return [texts, section(config_map, "binaryData")]
+
+
+def sections_of(spec: JsonObject, revision: RolledOut, copy_in: str | None = None) -> JsonObject:
+    """The sections of a spec as they were in a revision, with addresses as they are in `spec`.
+
+    Args:
+        spec: As it is now.
+        revision: One whose spec is known.
+        copy_in: The ConfigMap with its files, where its source has others by now.
+    """
+    wanted: JsonObject = {name: {} for name in SECTIONS if name in spec} | (revision.spec or {})
+    if copy_in is not None:
+        wanted["predictor"] = {**wanted["predictor"], "source": {"configMap": copy_in}}
+    networking = section(spec, "networking").items()
+    addresses = {name: value for name, value in networking if name in OF_ADDRESSES}
+    wanted["networking"] = {**section(wanted, "networking"), **addresses}
+    return wanted

@@ -18,7 +18,8 @@ from batchedapi_operator.plugin.why import (
     standing_aside,
     table,
 )
-from batchedapi_operator.views import STUCK, PodView
+from batchedapi_operator.reconcile.conditions import STUCK
+from batchedapi_operator.views import PodView
 
 _NORMALLY_FALSE: Final = ("Progressing", "ScalingLimited", "SpecAdvice", "Reconciling", "Stalled")
 """Conditions that say something while they are True; the others do while they are not."""

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 from batchedapi_core import contract
 from batchedapi_core.manifest import REASONS, ConditionType
 from batchedapi_core.redaction import for_people, without_secrets
-from batchedapi_operator.cluster import JsonObject, listed, section
+from batchedapi_operator.cluster import JsonObject, listed
 from batchedapi_operator.errors import (
     ApplyError,
     InvalidSpecError,
@@ -19,11 +19,12 @@ from batchedapi_operator.errors import (
     WebhookError,
 )
 from batchedapi_operator.hindrances import CREATING, Hindrance
-from batchedapi_operator.views import STUCK, DeploymentView, PodView
+from batchedapi_operator.views import DeploymentView, PodView
 
 MESSAGE_LENGTH: Final = 1024
 DELETING: Final = "Deleting"
 WAITING: Final = "WaitingForDeletion"
+STUCK: Final = "ProgressDeadlineExceeded"
 NOT_MOUNTED: Final = "VolumesNotMounted"
 CREATION_SECONDS: Final = 30.0
 """For a node to mount volumes and pull an image, before it is told that it has not."""
@@ -33,12 +34,9 @@ NOT_PERMITTED: Final = "NotPermitted"
 WEBHOOK_FAILED: Final = "WebhookFailed"
 REQUEST_FAILED: Final = "RequestFailed"
 PAUSED: Final = "RolloutPaused"
-ROLLED_BACK: Final = "RolledBack"
 ENDING_SECONDS: Final = 8.0
 """For a pod to be gone after its grace period, before it is told that it is not."""
-_HINDRANCES: Final = (
-    DELETING, WAITING, NOT_PERMITTED, WEBHOOK_FAILED, REQUEST_FAILED, ROLLED_BACK,
-)  # fmt: skip
+_HINDRANCES: Final = (DELETING, WAITING, NOT_PERMITTED, WEBHOOK_FAILED, REQUEST_FAILED)
 _BREAKING: Final = (
     ConditionType.SPEC_VALID,
     ConditionType.MODEL_LOADED,
@@ -371,8 +369,9 @@ def progressing(deployment: DeploymentView | None, front: Front | None = None) -
     kind = ConditionType.PROGRESSING
     if deployment is None:
         return told(kind, "True", "NewRevision", "the Deployment is yet to be created")
-    if deployment.stuck:
-        return told(kind, "False", STUCK, deployment.conditions["Progressing"].message)
+    verdict = deployment.conditions.get("Progressing")
+    if verdict is not None and verdict.reason == STUCK:
+        return told(kind, "False", STUCK, verdict.message)
     if not rolled_out(deployment):
         updated = f"{deployment.updated} of {deployment.replicas} replicas updated"
         if deployment.paused and deployment.settled:
@@ -382,33 +381,6 @@ def progressing(deployment: DeploymentView | None, front: Front | None = None) -
     if web is None or web.reason == "RolloutComplete":
         return told(kind, "False", "RolloutComplete")
     return replace(web, message=f"web pods: {web.message}")
-
-
-def given_up(
-    revision: str, deployment: DeploymentView, earlier: str, status: Mapping[str, Any]
-) -> NewCondition | None:
-    """Progressing of a rollout to that revision that is given up; None: it goes on.
-
-    Args:
-        revision: Name of the one that the manifest asks for.
-        deployment: Of the API.
-        earlier: Digest of the one that is gone back to, or was.
-        status: As it was told last: what was given up stays so.
-    """
-    kind, told_last = ConditionType.PROGRESSING, listed(status, "conditions")
-    before, digest = section(status, "revision").get("rolledBack"), revision.rpartition("-")[2]
-    if before == revision:
-        words = [one["message"] for one in told_last if one["type"] == kind]
-        return NewCondition(kind, "False", ROLLED_BACK, words[0] if words else "")
-    stuck = deployment.stuck and digest == deployment.revision
-    written = (
-        not before and digest != earlier == deployment.revision
-    )  # just now: it is not told yet
-    if not (stuck or written):
-        return None
-    failed = [one for one in told_last if one["type"] in _BREAKING and one["status"] == "False"]
-    why = failed[0]["message"] if failed else "no pod of it was ready in time"
-    return told(kind, "False", ROLLED_BACK, f"revision {revision}: {why}")
 
 
 def hindrance_of(error: ApplyError) -> NewCondition:

@@ -21,18 +21,15 @@ from batchedapi_operator.errors import InvalidSpecError
 from batchedapi_operator.kube import Kube
 from batchedapi_operator.reconcile.ownership import owned
 from batchedapi_operator.reconcile.plan import REVISIONS_KEPT, parsed
-from batchedapi_operator.resources import peers_name, revision_name, selector_text, web_name
+from batchedapi_operator.resources import peers_name, selector_text, web_name
 from batchedapi_operator.resources.configmap import as_made
-from batchedapi_operator.resources.revised import number_of, of_replica_set
 from batchedapi_operator.views import (
     ChildView,
     DeploymentView,
-    EarlierView,
     Observed,
     PodView,
     SourceView,
     WebView,
-    controller_uid,
 )
 
 
@@ -66,18 +63,15 @@ async def observe(
         policies,
     )
     uid, all_pods = document["metadata"]["uid"], tuple(map(PodView.of, pods))
-    replicas = tuple(one for one in all_pods if one.role != contract.ROLE_WEB)
     revisions += await _lost(cluster, key, {*known} - set(map(_name_of, revisions)))
-    there = DeploymentView.of(deployment) if deployment else None
-    status = section(document, "status")
     ours = tuple(child for child in map(ChildView.of, revisions) if owned(uid, child))
     in_use: frozenset[str] = frozenset()
     if len(ours) > REVISIONS_KEPT:  # only once there is something to delete
         sets, _ = await cluster.list_metadata(REPLICA_SETS, key.namespace, selector)
         in_use = frozenset(ChildView.of(body).revision for body in (*sets, *pods))
     return Observed(
-        status=status,
-        deployment=there,
+        status=section(document, "status"),
+        deployment=DeploymentView.of(deployment) if deployment else None,
         service=ChildView.of(service) if service else None,
         peers=await _peers(cluster, api, key),
         policies={
@@ -86,10 +80,9 @@ async def observe(
         revisions=ours,
         robbed=frozenset(_name_of(one) for one in revisions if not as_made(one, key.name, uid)),
         source=source,
-        pods=replicas,
+        pods=tuple(one for one in all_pods if one.role != contract.ROLE_WEB),
         web=await _web(cluster, document, kinds, all_pods),
         revisions_in_use=in_use,
-        earlier=await _earlier(cluster, api, there, replicas, status),
     )
 
 
@@ -140,34 +133,6 @@ async def _peers(cluster: Kube, api: BatchedAPI | None, key: ObjectKey) -> Child
         return None
     found = await cluster.get_metadata(SERVICES, ObjectKey(key.namespace, peers_name(key.name)))
     return None if found is None else ChildView.of(found)
-
-
-async def _earlier(
-    cluster: Kube,
-    api: BatchedAPI | None,
-    there: DeploymentView | None,
-    pods: Sequence[PodView],
-    status: JsonObject,
-) -> EarlierView | None:
-    """The newest revision that answers beside a rollout that is stuck, or after one that was."""
-    if api is None or there is None or not api.spec.update_strategy.auto_rollback:
-        return None
-    answering = {one.revision for one in pods if one.ready and not one.gone} - {there.revision}
-    given_up = section(status, "revision").get("rolledBack")
-    wanted = {there.revision} if given_up else answering if there.stuck else set()
-    if not wanted:
-        return None
-    key = ObjectKey(api.metadata.namespace, api.metadata.name)
-    sets = await cluster.find(REPLICA_SETS, key.namespace, selector_text(key.name))
-    known = [one for one in sets if controller_uid(one["metadata"]) == there.child.uid]
-    for body in sorted(known, key=lambda one: number_of(one["metadata"]), reverse=True):
-        digest, spec = ChildView.of(body).revision, of_replica_set(body["metadata"])
-        if digest in wanted and spec is not None:
-            name = ObjectKey(key.namespace, revision_name(key.name, digest))
-            files = await cluster.get(CONFIG_MAPS, name)
-            image = DeploymentView.of(body).image
-            return EarlierView(digest, image, spec, SourceView.of(files) if files else None)
-    return None
 
 
 async def _source(cluster: Kube, api: BatchedAPI | None, key: ObjectKey) -> SourceView | None:

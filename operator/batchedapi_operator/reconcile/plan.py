@@ -3,10 +3,9 @@
 Pure: the same world gives the same plan, and a plan that was carried out gives an empty one.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
 from typing import Final
 
 from batchedapi_core import contract
@@ -34,12 +33,7 @@ from batchedapi_operator.cluster import (
 )
 from batchedapi_operator.errors import InvalidSpecError, NotOwnedError
 from batchedapi_operator.events import Note, notes_of
-from batchedapi_operator.reconcile.conditions import (
-    NewCondition,
-    given_up,
-    until_gone,
-    until_told,
-)
+from batchedapi_operator.reconcile.conditions import STUCK, NewCondition, until_gone, until_told
 from batchedapi_operator.reconcile.ownership import (
     again,
     deletion,
@@ -49,7 +43,7 @@ from batchedapi_operator.reconcile.ownership import (
     without_others,
 )
 from batchedapi_operator.reconcile.status import StatusSubject, build_status
-from batchedapi_operator.resources import annotate, revision_name
+from batchedapi_operator.resources import annotate
 from batchedapi_operator.resources.configmap import (
     Revision,
     build_config_map,
@@ -65,7 +59,7 @@ from batchedapi_operator.resources.deployment import (
 )
 from batchedapi_operator.resources.exposure import ASKED_FOR, refuse_unserved
 from batchedapi_operator.resources.policies import Policies, build_web_budget
-from batchedapi_operator.resources.revised import noted, sections_of
+from batchedapi_operator.resources.revised import noted
 from batchedapi_operator.resources.setting import Running, setting_digest
 from batchedapi_operator.views import (
     ChildView,
@@ -76,10 +70,6 @@ from batchedapi_operator.views import (
 
 REVISIONS_KEPT: Final = 5
 """Besides those in use: what `kubectl batchedapi rollback` may want to go back to."""
-SubjectOf = Callable[
-    [JsonObject, Observed, str], tuple[StatusSubject, tuple[NewCondition, str] | None]
-]
-"""As far as a document can be used, with what is there and an image for a new revision."""
 NO_POLICIES: Final = Policies(disruption_budgets=False)
 
 
@@ -158,16 +148,14 @@ def plan(
         image_volumes: The cluster mounts images, so an `oci://` model is mounted.
     """
     metadata, moment = document["metadata"], datetime.fromisoformat(now)
-    subject_of = partial(
-        _subject, defaults=defaults, policies=policies, image_volumes=image_volumes
-    )
-    subject, waits = subject_of(document, observed, default_image)
-    document, observed, subject = _rolled_back(document, observed, subject, subject_of)
     ours = without_others(metadata["uid"], observed)
+    subject, waits = _subject(
+        document, observed, ours, default_image,
+        defaults=defaults, policies=policies, image_volumes=image_volumes,
+    )  # fmt: skip
     api, revision, problem = subject.api, subject.revision, refusal or subject.problem
     deleted = deletion(metadata)
     held = deleted or hindrance or (waits[0] if waits is not None and problem is None else None)
-    held = held or subject.hindrance
     status = build_status(replace(subject, problem=problem, hindrance=held), ours, now)
     pods = (*observed.pods, *observed.web.pods)
     due = until_told(pods, moment)
@@ -194,28 +182,10 @@ def plan(
     return made if own is None else replace(made, own_replicas=(own, metadata["resourceVersion"]))
 
 
-def _rolled_back(
-    document: JsonObject, observed: Observed, subject: StatusSubject, subject_of: SubjectOf
-) -> tuple[JsonObject, Observed, StatusSubject]:
-    """The same, or where a rollout was given up, as they were in the revision before."""
-    there, earlier, revision = observed.deployment, observed.earlier, subject.revision
-    if there is None or earlier is None or revision is None or subject.problem or subject.paused:
-        return document, observed, subject
-    condition = given_up(revision.name, there, earlier.digest, observed.status)
-    if condition is None:
-        return document, observed, subject
-    copy = revision_name(subject.name, earlier.digest)
-    spec = {**document["spec"], **sections_of(document["spec"], earlier.spec)}
-    before, world = {**document, "spec": spec}, replace(observed, source=earlier.files)
-    found, _ = subject_of(before, world, earlier.image)
-    if found.revision is None or found.revision.name != copy:
-        return document, observed, subject
-    return before, world, replace(found, hindrance=condition, rolled_back=revision.name)
-
-
 def _subject(
     document: JsonObject,
     observed: Observed,
+    ours: Observed,
     default_image: str,
     *,
     defaults: Pod,
@@ -224,7 +194,6 @@ def _subject(
 ) -> tuple[StatusSubject, tuple[NewCondition, str] | None]:
     """As far as the manifest can be used, with the first thing that is wrong; and `leaving`."""
     metadata, key = document["metadata"], ObjectKey.of(document)
-    ours = without_others(metadata["uid"], observed)
     known = StatusSubject(metadata["name"], metadata.get("generation", 0), None, None, "", None)
     try:
         api = parsed(document)
@@ -286,13 +255,12 @@ def _since(status: JsonObject, kind: ConditionType) -> str:
 def _revision(api: BatchedAPI, observed: Observed, defaults: Pod) -> Revision:
     source, deployment = api.spec.predictor.source, observed.deployment
     made_with = running(api, observed)
-    if (
-        made_with is not None
-        and deployment is not None
-        and deployment.ready <= 0
-        and (deployment.stuck or deployment.refusal(observed.pods) is not None)
-    ):  # none will answer: nothing is lost, and what it lacks may be a default that came later
-        made_with = replace(made_with, defaults=defaults)
+    if made_with is not None and deployment is not None and deployment.ready <= 0:
+        progress = deployment.conditions.get("Progressing")
+        timed_out = progress is not None and progress.reason == STUCK
+        if timed_out or deployment.refusal(observed.pods) is not None:
+            # none will answer: nothing is lost, and what it lacks may be a default that came later
+            made_with = replace(made_with, defaults=defaults)
     made = {one.revision: one.setting for one in observed.revisions}
     if source is None or source.config_map is None:
         return revision_of(api, {}, {}, made_with, defaults, made=made)

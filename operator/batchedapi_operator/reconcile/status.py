@@ -16,7 +16,7 @@ from batchedapi_operator.reconcile import conditions
 from batchedapi_operator.reconcile.conditions import Front, NewCondition
 from batchedapi_operator.resources import selector_text, url, worker_selector_text
 from batchedapi_operator.resources.configmap import Revision
-from batchedapi_operator.views import STUCK, DeploymentView, Observed
+from batchedapi_operator.views import DeploymentView, Observed
 
 OUR_CONDITIONS: Final = (
     ConditionType.READY,
@@ -63,8 +63,6 @@ class StatusSubject:
     problem: InvalidSpecError | None
     hindrance: NewCondition | None = None
     """Progressing, where nothing can move before something else is gone."""
-    rolled_back: str = ""
-    """Name of the revision that the manifest asks for, and that was given up for this one."""
 
     @property
     def paused(self) -> bool:
@@ -87,8 +85,6 @@ def build_status(subject: StatusSubject, observed: Observed, now: str) -> JsonOb
         lasting["url"] = url(subject.api)
     if subject.revision is not None and subject.problem is None and not subject.paused:
         lasting["revision"] = {"current": subject.revision.name, "image": subject.image}
-        if subject.rolled_back:
-            lasting["revision"]["rolledBack"] = subject.rolled_back
     return {
         "observedGeneration": subject.generation,
         "phase": _phase(subject, found, observed).value,
@@ -225,8 +221,6 @@ def hindered_status(
 def _is_current(subject: StatusSubject, observed: Observed) -> bool:
     """Whether a replica of what the manifest says answers; of a paused one, any replica."""
     deployment = observed.deployment
-    if subject.rolled_back:
-        return False
     if deployment is None or subject.paused:
         return deployment is not None
     if subject.revision is None:  # it cannot be told any more, and was told of this generation
@@ -271,7 +265,7 @@ def _is_answering(ready: NewCondition, observed: Observed) -> bool:
 
 
 def _is_broken(state: Mapping[ConditionType, NewCondition]) -> bool:
-    if state[ConditionType.PROGRESSING].reason in {STUCK, conditions.ROLLED_BACK}:
+    if state[ConditionType.PROGRESSING].reason == conditions.STUCK:
         return True
     if state[ConditionType.READY].reason == "WebNotStarting":
         return True

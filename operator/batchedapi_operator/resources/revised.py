@@ -35,11 +35,6 @@ def noted(spec: JsonObject) -> dict[str, str]:
     return {contract.ANNOTATION_SPEC: text} if len(text) <= MOST_LENGTH else {}
 
 
-def number_of(metadata: JsonObject) -> int:
-    """The number that Kubernetes gives a ReplicaSet: it has the highest anew when it comes back."""
-    return int(section(metadata, "annotations").get("deployment.kubernetes.io/revision") or 0)
-
-
 def of_replica_set(metadata: JsonObject) -> JsonObject | None:
     """The same, of a ReplicaSet; None: it is from before, or of a spec that was too long."""
     text = section(metadata, "annotations").get(contract.ANNOTATION_SPEC)
@@ -48,20 +43,3 @@ def of_replica_set(metadata: JsonObject) -> JsonObject | None:
     except ValueError:  # somebody else's
         return None
     return found if isinstance(found, dict) else None
-
-
-def sections_of(spec: JsonObject, before: JsonObject, copy_in: str | None = None) -> JsonObject:
-    """The sections of a spec as they were in a revision, with addresses as they are in `spec`.
-
-    Args:
-        spec: As it is now.
-        before: The revision's, as `revised` gave it.
-        copy_in: The ConfigMap with its files, where its source has others by now.
-    """
-    wanted: JsonObject = {name: {} for name in SECTIONS if name in spec} | before
-    if copy_in is not None:
-        wanted["predictor"] = {**wanted["predictor"], "source": {"configMap": copy_in}}
-    networking = section(spec, "networking").items()
-    addresses = {name: value for name, value in networking if name in OF_ADDRESSES}
-    wanted["networking"] = {**section(wanted, "networking"), **addresses}
-    return wanted
