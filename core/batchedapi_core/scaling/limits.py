@@ -84,7 +84,7 @@ def down_stabilization(
     What a hedge ordered has as long to start, unless enough are ready before.
     """
     current = evidence.current
-    if evidence.wanted and evidence.settled:
+    if evidence.wanted and evidence.settled and policy.down.stabilization is None:
         return None  # what is held is for later, and pods of other APIs wait for its place now
     hedged = evidence.hedged if evidence.ready < whole(need.lasting) else 0
     held = min(current, max(evidence.held, hedged) if evidence.settled else current)

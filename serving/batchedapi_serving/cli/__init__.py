@@ -1,7 +1,8 @@
 """The command line: `batchedapi serve` and `batchedapi check`."""
 
 import sys
-from typing import Final
+from importlib.util import find_spec
+from typing import Final, NoReturn
 
 from batchedapi_serving.signals import signals_end
 from batchedapi_serving.standard_descriptors import open_standard_descriptors
@@ -11,6 +12,8 @@ IN_A_CONTAINER: Final = (
     " serve -f batchedapi.yaml --host 0.0.0.0"
 )
 """As docs/install.md has it."""
+_OF_SERVING: Final = "uvicorn"
+"""A package that comes with the extra alone."""
 
 
 def main() -> None:
@@ -22,17 +25,22 @@ def main() -> None:
         )
     signals_end()
     _open_standard_streams()
+    if find_spec(_OF_SERVING) is None:  # a command would find it out only as it runs
+        _exit_without(_OF_SERVING)
     try:
         from batchedapi_serving.cli.main import main as run  # noqa: PLC0415 - after the handlers
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("batchedapi_"):
             raise
-        package = error.name.partition(".")[0]
-        sys.exit(
-            f"batchedapi: the Python package {package!r} is not installed;"
-            " what this command needs comes with: pip install 'batchedapi[serving]'"
-        )
+        _exit_without(error.name.partition(".")[0])
     run()
+
+
+def _exit_without(package: str) -> NoReturn:
+    sys.exit(
+        f"batchedapi: the Python package {package!r} is not installed;"
+        " what this command needs comes with: pip install 'batchedapi[serving]'"
+    )
 
 
 def _open_standard_streams() -> None:

@@ -168,6 +168,19 @@ def test_rows_of_different_lengths_are_timed_as_they_are_served(tmp_path: Path) 
     assert found.curve.seconds[-1] > 0.15
 
 
+def test_a_row_takes_one_of_requests_however_many_a_request_has(tmp_path: Path) -> None:
+    """The largest one measured has 8 rows, and counts as one too."""
+    documents = load_documents(write_manifest(tmp_path, LENGTHS, {}), None, UnknownFields.REFUSE)
+    subject = TuneSubject(documents.api, documents.source, documents.folder, frozenset())
+    changes = {"serverSideBatching": {"maxBatchSize": 16, "sizeUnit": "Requests"}}
+
+    with running(subject, changes) as replica:
+        rows = rows_for(replica.endpoint, replica.get("/openapi.json"), {}, ["abcd"])
+        found = measure_curve(replica, rows, (1, 1), largest=8, target=5.0, tell=lambda _: None)
+
+    assert (1.0, 8) == (found.size_of_row, found.curve.sizes[-1])
+
+
 def test_without_a_target_nothing_is_tuned(tmp_path: Path) -> None:
     """The message says which option to write."""
     manifest = write_manifest(tmp_path, SLEEPY, {})

@@ -6,6 +6,7 @@ its /docs.
 
 import io
 import json
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -264,7 +265,9 @@ def measure_curve(
             )
         # Of rows that differ in length, and ride apart, the time of all their batches.
         took = counted.batch_seconds * size / counted.rows
-        size_of_row = counted.size / counted.rows
+        requests = counted.rows / size
+        by_request = math.isclose(counted.size, requests)  # sizeUnit Requests: each counts as one
+        size_of_row = 1.0 if by_request else counted.size / counted.rows
         sizes.append(size)
         seconds.append(took)
         if size == 1:

@@ -28,6 +28,13 @@ def test_what_is_held_goes_while_pods_of_others_wait_for_a_place(evidence: Evide
     assert (3, Cause.SCALE_DOWN) == (given.desired, given.reason)
 
 
+def test_a_window_of_the_users_own_stands() -> None:
+    """Whoever wrote it has said for how long replicas are kept."""
+    own = replace(POLICY, down=replace(POLICY.down, stabilization=3600.0))
+
+    assert 6 == conclude(own, replace(HELD, wanted=2)).desired
+
+
 def test_what_is_needed_stays_and_so_does_all_until_that_is_known() -> None:
     """An operator that has just started has not seen what was needed a minute ago."""
     needed = evidence_of(0.99 * worth(6.0) / POLICY.target_utilization, ready=6, current=6, held=6)
