@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from ports import HOST
+from proxies import nginx
 
 Body = dict[str, Any]
 Place = Callable[[str, Any], tuple[str, int]]
@@ -21,23 +22,8 @@ _MILLISECONDS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 def nginx_config(ingress: Body, place: Place, port: int, folder: str) -> str:
     """What an Ingress says, for nginx; a host that it does not name gets 404."""
     servers = [_server(rule, place, port) for rule in ingress["spec"]["rules"]]
-    folders = " ".join(f"{name}_temp_path {folder}/{name};" for name in _TEMPORARY)
-    return f"""
-daemon off;
-master_process off;
-pid {folder}/pid;
-error_log {folder}/error.log warn;
-events {{ worker_connections 4096; }}
-http {{
-    access_log off;
-    {folders}
-    server {{ listen {HOST}:{port} default_server; return 404; }}
-    {"".join(servers)}
-}}
-"""
-
-
-_TEMPORARY: Final = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    unknown = f"server {{ listen {HOST}:{port} default_server; return 404; }}"
+    return nginx(folder, "\n".join((unknown, *servers)))
 
 
 def _server(rule: Body, place: Place, port: int) -> str:

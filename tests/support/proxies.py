@@ -17,6 +17,23 @@ from programs import unpacked
 NAMES: Final = ("nginx", "envoy")
 _START_SECONDS: Final = 60.0
 _NGINX: Final = """
+upstream replica {{ server 127.0.0.1:{upstream}; keepalive 64; }}
+server {{
+    listen 127.0.0.1:{port};
+    location / {{
+        proxy_pass http://replica;
+        proxy_http_version 1.1;
+        proxy_set_header Connection "";
+    }}
+}}
+"""
+_TEMPORARY: Final = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+
+
+def nginx(folder: str, http: str) -> str:
+    """Configuration of an nginx that keeps to a folder of its own and serves what `http` says."""
+    folders = " ".join(f"{name}_temp_path {folder}/{name};" for name in _TEMPORARY)
+    return f"""
 daemon off;
 master_process off;
 pid {folder}/pid;
@@ -24,20 +41,8 @@ error_log {folder}/error.log warn;
 events {{ worker_connections 4096; }}
 http {{
     access_log off;
-    client_body_temp_path {folder}/body;
-    proxy_temp_path {folder}/proxy;
-    fastcgi_temp_path {folder}/fastcgi;
-    uwsgi_temp_path {folder}/uwsgi;
-    scgi_temp_path {folder}/scgi;
-    upstream replica {{ server 127.0.0.1:{upstream}; keepalive 64; }}
-    server {{
-        listen 127.0.0.1:{port};
-        location / {{
-            proxy_pass http://replica;
-            proxy_http_version 1.1;
-            proxy_set_header Connection "";
-        }}
-    }}
+    {folders}
+    {http}
 }}
 """
 
@@ -53,7 +58,7 @@ def proxy(name: str, upstream: int) -> Iterator[int]:
 
     def config(folder: str) -> str:
         if name == "nginx":
-            return _NGINX.format(folder=folder, port=port, upstream=upstream)
+            return nginx(folder, _NGINX.format(port=port, upstream=upstream))
         return json.dumps(_envoy(port, upstream))
 
     with running(name, config, port):

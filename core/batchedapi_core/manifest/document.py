@@ -208,7 +208,6 @@ def _batching(api: BatchedAPI) -> JsonObject:
 
 OF_ADDRESSES: Final = ("service", "gateway", "ingress", "allowFrom")
 """Fields of `networking` that no replica is told, and no revision is made of."""
-"""Fields of `networking` that change what is in front of a replica, and nothing in it."""
 _NOT_FOR_REPLICAS: Final = frozenset(
     {"source", "image", "imagePullPolicy", "env", "envFrom", "tuning", "autoscaling"}
 )

@@ -299,7 +299,7 @@ def learned(
     hold = max(terms.start_up, policy.down.window(terms.start_up, policy.pace))
     foresight, error = state.foresight.looked(
         now,
-        lead=terms.start_up + terms.placement,
+        lead=terms.lead,
         base=terms.base,
         forecast=terms.forecast,
     )

@@ -115,6 +115,11 @@ class Evidence:
     oldest: float = 0.0  # seconds for which the oldest row of the one queue has waited
     told: bool = True  # web pods know what the methods are like
 
+    @property
+    def lead(self) -> float:
+        """Seconds from an order until the replica is ready, its wait for a node included."""
+        return self.start_up + self.placement
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms(Evidence):

@@ -110,7 +110,7 @@ def _against(policy: ScalingPolicy, evidence: Evidence) -> str:
     if policy.down.select is Select.DISABLED:
         return "behavior.scaleDown is Disabled"
     if evidence.wanted:
-        return f"{wait_elsewhere(evidence)} for a place"
+        return wait_elsewhere(evidence)
     if evidence.unschedulable:
         return f"no node has room for {_pods(evidence.unschedulable)}"
     if evidence.failing:
@@ -124,7 +124,8 @@ def _against(policy: ScalingPolicy, evidence: Evidence) -> str:
 def wait_elsewhere(evidence: Evidence) -> str:
     """Who wants a place that replicas without need have."""
     one = evidence.wanted == 1
-    return "1 pod of another API waits" if one else f"{evidence.wanted} pods of other APIs wait"
+    who = "1 pod of another API waits" if one else f"{evidence.wanted} pods of other APIs wait"
+    return f"{who} for a place"
 
 
 def _pods(count: int) -> str:
@@ -190,7 +191,7 @@ def _capacity_need(policy: ScalingPolicy, evidence: Evidence, replica: Capacity)
     spare = policy.target_utilization == DEFAULT_TARGET  # one of the user's own stands
     target = 1.0 if evidence.wanted and spare else policy.target_utilization
     one = target * capacity * evidence.trust / evidence.imbalance
-    lead = evidence.start_up + evidence.placement + (evidence.interval or 0.0)
+    lead = evidence.lead + (evidence.interval or 0.0)
     rising = forecast(evidence.trend, base=base, lead=lead, cap=policy.forecast_cap)
     margin = max(0.0, min(base * (1.0 + evidence.margin_share), evidence.highest) - base)
     backlog = evidence.waiting_rows / (policy.pace * policy.drain_seconds)

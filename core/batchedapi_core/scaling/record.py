@@ -140,8 +140,8 @@ def explain(policy: ScalingPolicy, decision: ScalingDecision) -> str:
         else f"{clamp.name.value} {clamp.before} -> {clamp.after}: {clamp.detail}"
         for clamp in decision.clamps
     )
-    waits = f"{wait_elsewhere(decision.terms)} for a place"
-    others = [f"nothing is held as {waits}"] if decision.terms.wanted else []
+    terms = decision.terms
+    others = [f"nothing is held as {wait_elsewhere(terms)}"] if terms.wanted else []
     return f"{replicas} ({decision.reason.value}): " + "; ".join((body, *limits, *others))
 
 
@@ -177,7 +177,7 @@ def _demand(policy: ScalingPolicy, terms: Terms) -> str:
     if terms.base <= 0.0 and terms.arrival_window:
         mean = f"{rate(terms.arrival_window)} over the last {policy.window:g} s"
         parts = [f"next to nothing arrives at present, {mean}"]
-    lead = terms.start_up + terms.placement + (terms.interval or 0.0)
+    lead = terms.lead + (terms.interval or 0.0)
     if terms.forecast > 0.0:
         parts.append(f"{per_second(terms.forecast)} more are forecast for in {lead:.0f} s")
     if terms.margin > terms.forecast:

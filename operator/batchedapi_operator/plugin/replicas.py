@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
@@ -69,32 +69,13 @@ def see(namespace: str, name: str) -> ScreenData:
 
 def read_deployment(namespace: str, name: str) -> JsonObject | None:
     """The Deployment of an API; None: there is none (yet)."""
-    apps = client.AppsV1Api()
-    return answered(
-        lambda: _json(
-            apps.read_namespaced_deployment(
-                name, namespace, _preload_content=False, _request_timeout=SECONDS
-            )
-        ),
-        f"Deployment {name!r} in namespace {namespace!r}: that takes `get` on deployments",
-    )
+    ask = client.AppsV1Api().read_namespaced_deployment
+    return _read(ask, namespace, name, "Deployment")
 
 
 def list_pods(namespace: str, name: str) -> Sequence[JsonObject]:
     """The pods of an API, by name."""
-    core = client.CoreV1Api()
-    found = answered(
-        lambda: _json(
-            core.list_namespaced_pod(
-                namespace,
-                label_selector=selector_text(name),
-                _preload_content=False,
-                _request_timeout=SECONDS,
-            )
-        ),
-        f"pods in namespace {namespace!r}: that takes `list` on pods",
-    )
-    pods: list[JsonObject] = (found or {}).get("items") or []
+    pods = _listed(client.CoreV1Api().list_namespaced_pod, namespace, name, "pods")
     return sorted(pods, key=lambda one: str(one["metadata"]["name"]))
 
 
@@ -104,19 +85,33 @@ def read_revisions(namespace: str, name: str) -> list[RolledOut]:
     Raises:
         NotReadError: The apiserver does not say.
     """
-    apps = client.AppsV1Api()
+    ask = client.AppsV1Api().list_namespaced_replica_set
+    return rolled_out(_listed(ask, namespace, name, "replicasets"), name)
+
+
+def _read(ask: Callable[..., Any], namespace: str, name: str, kind: str) -> JsonObject | None:
+    """An object of that kind; None: there is none."""
+    return answered(
+        lambda: _json(ask(name, namespace, _preload_content=False, _request_timeout=SECONDS)),
+        f"{kind} {name!r} in namespace {namespace!r}: that takes `get` on {kind.lower()}s",
+    )
+
+
+def _listed(ask: Callable[..., Any], namespace: str, name: str, kind: str) -> Sequence[JsonObject]:
+    """Objects of that kind, its plural, which have the labels of an API."""
     found = answered(
         lambda: _json(
-            apps.list_namespaced_replica_set(
+            ask(
                 namespace,
                 label_selector=selector_text(name),
                 _preload_content=False,
                 _request_timeout=SECONDS,
             )
         ),
-        f"replicasets in namespace {namespace!r}: that takes `list` on replicasets",
+        f"{kind} in namespace {namespace!r}: that takes `list` on {kind}",
     )
-    return rolled_out((found or {}).get("items") or [], name)
+    items: list[JsonObject] = (found or {}).get("items") or []
+    return items
 
 
 def copy_of_files(namespace: str, name: str, revision: RolledOut) -> str | None:
@@ -139,15 +134,7 @@ def copy_of_files(namespace: str, name: str, revision: RolledOut) -> str | None:
 
 
 def _files(namespace: str, name: str) -> list[JsonObject] | None:
-    core = client.CoreV1Api()
-    found = answered(
-        lambda: _json(
-            core.read_namespaced_config_map(
-                name, namespace, _preload_content=False, _request_timeout=SECONDS
-            )
-        ),
-        f"ConfigMap {name!r} in namespace {namespace!r}: that takes `get` on configmaps",
-    )
+    found = _read(client.CoreV1Api().read_namespaced_config_map, namespace, name, "ConfigMap")
     return None if found is None else files_of(found)
 
 

@@ -37,12 +37,8 @@ PAUSED: Final = "RolloutPaused"
 ENDING_SECONDS: Final = 8.0
 """For a pod to be gone after its grace period, before it is told that it is not."""
 _HINDRANCES: Final = (DELETING, WAITING, NOT_PERMITTED, WEBHOOK_FAILED, REQUEST_FAILED)
-_BREAKING: Final = (
-    ConditionType.SPEC_VALID,
-    ConditionType.MODEL_LOADED,
-    ConditionType.COMPARED,
-    ConditionType.SCHEDULED,
-)
+BREAKING: Final = (ConditionType.SPEC_VALID, ConditionType.MODEL_LOADED, ConditionType.COMPARED)
+"""Conditions of which each, where it is False, breaks an API; the one to tell first is first."""
 _WAITING: Final = {
     "ErrImagePull": "ImagePullFailed",
     "ImagePullBackOff": "ImagePullFailed",
@@ -234,7 +230,7 @@ def first_to_tell(found: Iterable[NewCondition]) -> str:
     """The most important message: a failure, before how many replicas answer."""
     by_type = {one.type: one for one in found}
     progress = by_type[ConditionType.PROGRESSING]
-    known = (by_type[kind] for kind in _BREAKING if kind in by_type)
+    known = (by_type[kind] for kind in (*BREAKING, ConditionType.SCHEDULED) if kind in by_type)
     broken = [one for one in known if one.status == "False"]
     if progress.reason in _HINDRANCES:
         broken.insert(0, progress)

@@ -33,10 +33,6 @@ _NO_WEB: Final = ("WebStarting", "WebNotStarting")
 """Reasons of Ready: however many workers there are, they answer nobody."""
 _ASLEEP: Final = ("ScaledToZero", "Waking")
 """Others, of an API without a worker that is ready, unless something keeps the first from it."""
-_BREAKING: Final = {
-    ConditionType.SPEC_VALID, ConditionType.MODEL_LOADED, ConditionType.COMPARED,
-}  # fmt: skip
-"""Conditions of which each, where it is False, breaks an API."""
 OUR_FIELDS: Final = (
     "observedGeneration", "phase", "replicas", "readyReplicas", "updatedReplicas",
     "desiredReplicas", "selector", "web", "url", "revision",
@@ -269,7 +265,7 @@ def _is_broken(state: Mapping[ConditionType, NewCondition]) -> bool:
         return True
     if state[ConditionType.READY].reason == "WebNotStarting":
         return True
-    return any(kind in state and state[kind].status == "False" for kind in _BREAKING)
+    return any(kind in state and state[kind].status == "False" for kind in conditions.BREAKING)
 
 
 def news_in(before: JsonObject, after: JsonObject) -> News:
