@@ -357,6 +357,7 @@ def _judged(
         terms.capacity_batch,
         batch_interval=policy.batch_interval,
         latency_target=latency_of(policy, terms.service),
+        quantile=policy.quantile,
     )
     trust = trusted(state.trust, latency=load.latency, expected=expected, seconds=terms.interval)
     return replace(state, trust=trust)

@@ -24,10 +24,10 @@ from batchedapi_core.scaling.numbers import (
     table,
     whole,
 )
+from batchedapi_core.scaling.policy import LEVEL_SECONDS
 
 FEWEST_INTERVALS = 3
 """Before the last one: a line through two points leaves no doubt, however much there should be."""
-SUDDEN_SECONDS = 10.0
 SUDDEN_DOUBT = 3.0
 """Standard errors above zero from which on a slope of few seconds counts as a rise. It is for loads
 such as the simulated `flash`: without it 12 % instead of 11 % of the requests are late there at 4 %
@@ -38,7 +38,8 @@ STILL_SECONDS = 15.0
 """A rise over the window is only as fast as it was lately."""
 STEP_ERROR = 0.7
 """Share of the squared error of a line: two levels that leave less are a step. More would hide the
-beginning of many a ramp, less would take the noise on a step for one."""
+beginning of many a ramp, less would take the noise on a step for one. Without the test a step makes
+for a forecast of up to half of the demand for 15 s, which is too much where nothing is hedged."""
 
 
 def trend(intervals: Sequence[LoadInterval]) -> float:
@@ -46,7 +47,7 @@ def trend(intervals: Sequence[LoadInterval]) -> float:
     if len(intervals) <= FEWEST_INTERVALS:
         return 0.0
     now = intervals[-1].time
-    sudden = recent(intervals, now, SUDDEN_SECONDS)
+    sudden = recent(intervals, now, LEVEL_SECONDS)
     still = recent(intervals, now, STILL_SECONDS)
     lately = slope_and_error(still if len(still) >= FEWEST_INTERVALS else intervals[-2:])[0]
     slow = 0.0 if _stepped(intervals[:-1]) else _rise(intervals, DOUBT, lately)
@@ -261,8 +262,6 @@ CHANCE = 0.05
 Asked to be a whole surprise above it, many a true burst on a load that wanders was missed."""
 LEAST_LOAD = 0.5
 """Share of one replica's capacity: what fewer rows do is no burst but chance."""
-LASTING = 10.0
-"""Seconds from one look at a burst to the next, at most: it goes on while demand is as high."""
 BURST_MEMORY = 900.0
 """Seconds for which a burst is remembered."""
 WORTH = 16.0
@@ -330,7 +329,7 @@ def bursts_of(
         hold: Seconds for which replicas are held; more surprises within belong to the same burst.
     """
     kept = tuple(one for one in before if now - one.end < BURST_MEMORY)
-    if kept and now - kept[-1].end < LASTING and base * (1.0 + SURPRISE) >= kept[-1].peak:
+    if kept and now - kept[-1].end < LEVEL_SECONDS and base * (1.0 + SURPRISE) >= kept[-1].peak:
         kept = (*kept[:-1], replace(kept[-1], end=now))
     if error is None or error <= SURPRISE or base <= least:
         return kept

@@ -280,8 +280,6 @@ def level(intervals: Sequence[LoadInterval], *, shortest: float = 0.0) -> float:
 # balancer that splits evenly makes the slowest pod the limit, one with sticky connections the
 # most popular.
 
-FEWEST_PODS = 2
-"""One alone is as loaded as the mean."""
 CHANCE = 2.0
 """Shares of few requests differ by chance, and the highest of many pods most: as much is left out
 as this many times 1/sqrt(N), nearly three standard errors of a share that is smoothed."""
@@ -318,13 +316,13 @@ def shares_of(
         interval: Seconds since the last look.
         ready: Pods that there are.
     """
-    if ready < FEWEST_PODS:
-        return ()
+    if ready <= 1:
+        return ()  # one alone is as loaded as the mean
     seen = {change.pod for change in changes}
     shares = {one.pod: one for one in before if one.pod in seen or len(seen) < ready}
     loads = _loads(changes, service, interval)
     mean = sum(load for _, load in loads) / len(loads) if loads else 0.0
-    if len(loads) >= FEWEST_PODS and mean > 0.0:
+    if len(loads) > 1 and mean > 0.0:
         keep = 0.5 ** (interval / policy.imbalance_half_life)
         for change, load in loads:
             known = shares.get(change.pod, Share(change.pod, 1.0))

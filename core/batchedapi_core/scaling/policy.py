@@ -29,7 +29,7 @@ next as make replicas come and go, and what a burst brings can wait for the next
 """
 DEFAULT_TARGET: Final = 0.93
 LEVEL_SECONDS: Final = 10.0
-"""Demand of the present is read from no more than this much of the past, times the pace."""
+"""The present: demand is read from no more than this much of the past, times the pace."""
 
 
 class StepKind(StrEnum):
