@@ -52,6 +52,17 @@ def page(pod: int, look: int, rows: float, rate: float) -> PodSample:
 
 
 @cache
+def watched(kind: PolicyKind, pods: int, rate: float) -> ScalingState:
+    """After a history without gaps."""
+    state = ScalingState.empty()
+    for look in range(WATCHED):
+        samples = tuple(page(pod, look, 5.0 * rate * (look + 1), rate) for pod in range(pods))
+        seen = Observation(samples, pods, pods, "a")
+        _, state = step(policy_of(kind), state, seen, 5.0 * look)
+    return state
+
+
+@cache
 def decisions(
     kind: PolicyKind, pods: int, silent: int, before: float, after: float
 ) -> tuple[ScalingDecision, ...]:
@@ -59,15 +70,14 @@ def decisions(
 
     The count is kept where it is, so that every decision is taken from the same place.
     """
-    policy, state, rows, made = policy_of(kind), ScalingState.empty(), 0.0, []
-    for look in range(WATCHED + DARK):
-        rate = before if look < WATCHED else after
-        rows += 5.0 * rate
-        seen = range(pods) if look < WATCHED else range(silent, pods)
-        samples = tuple(page(pod, look, rows, rate) for pod in seen)
-        decision, state = step(policy, state, Observation(samples, pods, pods, "a"), 5.0 * look)
+    state, rows, made = watched(kind, pods, before), WATCHED * 5.0 * before, []
+    for look in range(WATCHED, WATCHED + DARK):
+        rows += 5.0 * after
+        samples = tuple(page(pod, look, rows, after) for pod in range(silent, pods))
+        seen = Observation(samples, pods, pods, "a")
+        decision, state = step(policy_of(kind), state, seen, 5.0 * look)
         made.append(decision)
-    return tuple(made[WATCHED:])
+    return tuple(made)
 
 
 @pytest.mark.no_cover

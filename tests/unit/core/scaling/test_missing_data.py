@@ -2,6 +2,7 @@
 
 import json
 import random
+from functools import lru_cache
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -41,6 +42,16 @@ def scrape(pod: int, tick: int, rows: float) -> PodSample:
     )
 
 
+@lru_cache(1)
+def watched(pods: int, rate: float) -> ScalingState:
+    """After a history without gaps."""
+    state = ScalingState.empty()
+    for tick in range(WATCHED):
+        samples = tuple(scrape(pod, tick, 5.0 * rate * (tick + 1)) for pod in range(pods))
+        _, state = step(POLICY, state, Observation(samples, pods, pods, "a"), 5.0 * tick)
+    return state
+
+
 def decide_with(
     pods: int, rate_before: float, rate_after: float, missing: set[int], ticks: int
 ) -> list[ScalingDecision]:
@@ -49,16 +60,15 @@ def decide_with(
     The load is `rate_before` rows/s a pod until then and `rate_after` since; the count is kept
     where it is, so that every decision is taken from the same place.
     """
-    state = ScalingState.empty()
-    rows = 0.0
+    state = watched(pods, rate_before)
+    rows = WATCHED * 5.0 * rate_before
     decisions = []
-    for tick in range(WATCHED + ticks):
-        gone = missing if tick >= WATCHED else set()
-        rows += 5.0 * (rate_after if tick >= WATCHED else rate_before)
-        samples = tuple(scrape(pod, tick, rows) for pod in range(pods) if pod not in gone)
+    for tick in range(WATCHED, WATCHED + ticks):
+        rows += 5.0 * rate_after
+        samples = tuple(scrape(pod, tick, rows) for pod in range(pods) if pod not in missing)
         decision, state = step(POLICY, state, Observation(samples, pods, pods, "a"), 5.0 * tick)
         decisions.append(decision)
-    return decisions[WATCHED:]
+    return decisions
 
 
 @settings(derandomize=True, max_examples=examples(15), deadline=None)

@@ -1,6 +1,7 @@
 """The printed report of a simulation, on a terminal of any kind."""
 
 from dataclasses import replace
+from functools import cache
 
 from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_core.simulation import NoisyService, RecordedTrace, StepTrace
@@ -30,12 +31,17 @@ SETUP = Setup(
     seed=0,
     settings=(SettingLine("balancing", "random", "assumed"),),
 )
-UP = StepTrace((0.0, 100.0), (100.0, 400.0), 200.0)
+
+
+@cache
+def climbing() -> Simulated:
+    """A load that becomes four times as high."""
+    return run(SETUP, StepTrace((0.0, 100.0), (100.0, 400.0), 200.0))
 
 
 def test_the_outcome_is_a_table_and_says_what_it_rests_on() -> None:
     """Figures, changes with their reasons, a picture, and every assumption."""
-    simulated = run(SETUP, UP)
+    simulated = climbing()
 
     text = render(simulated)
 
@@ -64,7 +70,7 @@ def test_an_outcome_without_a_request_has_no_figures_to_draw() -> None:
 
 def test_many_changes_are_cut_short() -> None:
     """The rest is in --json."""
-    simulated = run(SETUP, UP)
+    simulated = climbing()
     choices = simulated.outcome.replicas
     flapping = tuple(choices[0]._replace(desired=1 + i % 2) for i in range(MOST_CHANGES + 6))
 
@@ -77,7 +83,7 @@ def test_without_a_target_nothing_is_late() -> None:
     """Only what is refused is a miss."""
     setup = replace(SETUP, service=replace(SERVICE, latency_target=None), policy=None, replicas=2)
 
-    text = render(run(setup, UP))
+    text = render(run(setup, StepTrace((0.0,), (100.0,), 100.0)))
 
     assert "misses           0%: refused (0%)" in text
     assert "given" in text
@@ -85,7 +91,7 @@ def test_without_a_target_nothing_is_late() -> None:
 
 def test_a_picture_has_panels_of_one_width() -> None:
     """However long the trace is."""
-    simulated = run(SETUP, UP)
+    simulated = climbing()
 
     lines = draw(simulated.outcome).splitlines()
 
@@ -100,14 +106,14 @@ def test_a_picture_has_panels_of_one_width() -> None:
 
 def test_a_simulation_of_no_time_has_no_picture() -> None:
     """Nothing to draw."""
-    simulated = run(SETUP, UP)
+    simulated = climbing()
 
     assert "" == draw(replace(simulated.outcome, timeline=()))
 
 
 def test_a_terminal_without_blocks_gets_plain_ones() -> None:
     """A log of CI in ASCII must not end in a traceback."""
-    simulated = run(SETUP, UP)
+    simulated = climbing()
 
     text_of(simulated, "utf-8").encode("utf-8")
     assert BLOCKS[-1] in text_of(simulated, "utf-8")
@@ -129,7 +135,7 @@ def test_a_recording_is_measured_with_its_own_sizes() -> None:
 
 def test_json_has_the_figures_in_seconds_and_shares() -> None:
     """Scripts read this output."""
-    simulated = run(SETUP, UP)
+    simulated = climbing()
 
     value = simulated.as_object()
 
