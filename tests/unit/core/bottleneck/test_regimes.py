@@ -8,6 +8,7 @@ from tests.unit.core.bottleneck.regimes import REGIMES, TICK, Fleet, Regime
 
 from batchedapi_core.bottleneck import Kind, Verdict, diagnose
 from batchedapi_core.bottleneck.diagnose import find
+from thorough import examples
 
 SETTLED = 180.0  # seconds: three windows
 REST = 300.0
@@ -34,7 +35,7 @@ def test_there_is_a_regime_of_every_kind() -> None:
 
 
 @pytest.mark.no_cover
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(min(3, examples(1))))
 @pytest.mark.parametrize("regime", REGIMES, ids=lambda regime: regime.name)
 def test_a_steady_load_is_told_right_after_three_windows(regime: Regime, seed: int) -> None:
     """F6: at least 95 % of the ticks."""
@@ -46,7 +47,7 @@ def test_a_steady_load_is_told_right_after_three_windows(regime: Regime, seed: i
 
 
 @pytest.mark.no_cover
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(min(3, examples(1))))
 def test_a_load_that_becomes_another_is_told_after_three_windows(seed: int) -> None:
     """The window first holds both, and what stands is held on to: not for longer than this."""
     order = [*REGIMES[seed:], *REGIMES[:seed], *reversed(REGIMES)]

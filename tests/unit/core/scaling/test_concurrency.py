@@ -12,6 +12,7 @@ from batchedapi_core.scaling.policy import PolicyKind, ScalingPolicy, default_be
 from batchedapi_core.scaling.record import explain, record, replay
 from batchedapi_core.scaling.samples import Observation, PodSample
 from batchedapi_core.scaling.state import ScalingState
+from thorough import examples
 
 CORTEX_TICK = 10.0
 UP, DOWN = default_behaviors(PolicyKind.CONCURRENCY)
@@ -110,7 +111,7 @@ class Cortex:
 
 
 @pytest.mark.no_cover
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(min(12, examples(4))))
 def test_replicas_are_those_of_cortex_tick_by_tick(seed: int) -> None:
     """An hour of load that wanders, jumps and pauses, looked at as often as Cortex does."""
     chance = random.Random(seed)

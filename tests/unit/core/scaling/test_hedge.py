@@ -27,8 +27,9 @@ def twenty_minutes(world: World, replicas: float, seed: int) -> list[int]:
 
 
 @pytest.mark.no_cover
-@pytest.mark.parametrize("fate", ["unschedulable", "failing", ""])
-@pytest.mark.parametrize("replicas", [3.4, 5.0])
+@pytest.mark.parametrize(
+    ("replicas", "fate"), [(3.4, "unschedulable"), (5.0, "failing"), (5.0, "")]
+)
 def test_pods_that_never_get_ready_are_not_ordered_again_and_again(
     replicas: float, fate: str
 ) -> None:

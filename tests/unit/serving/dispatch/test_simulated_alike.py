@@ -34,7 +34,7 @@ SETTINGS = settings(
     derandomize=True,
     database=None,
     deadline=None,
-    max_examples=examples(60),
+    max_examples=examples(30),
     phases=[Phase.explicit, Phase.generate],
 )
 METHODS = [

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from connections import Peer, Server
 from dispatching import run_virtually
+from thorough import examples
 
-SETTINGS = settings(derandomize=True, database=None, deadline=None, max_examples=200)
+SETTINGS = settings(derandomize=True, database=None, deadline=None, max_examples=examples(100))
 
 HEAD = b"POST /predict HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\n"
 
@@ -103,22 +104,6 @@ def test_any_cut_gives_the_same_requests(
     run_virtually(live())
 
 
-@SETTINGS
-@given(requests=REQUESTS, pause=st.sampled_from([0.0, 0.02]))
-def test_requests_that_come_whole_are_taken_one_by_one(requests: list[Any], pause: float) -> None:
-    """The ordinary client: one request, one read; where short cuts apply."""
-
-    async def live() -> None:
-        wire = Server(interval=0.0).connect()
-        for request, _, _ in requests:
-            wire.send(request)
-            await asyncio.sleep(pause)
-        await asyncio.sleep(5)
-        check(requests, wire)
-
-    run_virtually(live())
-
-
 def pieces_of(request: bytes, how: str) -> list[bytes]:
     """The pieces that a client sends at once; `joined` goes with the following request."""
     head, end, body = request.partition(b"\r\n\r\n")
@@ -135,7 +120,7 @@ def pieces_of(request: bytes, how: str) -> list[bytes]:
     pause=st.sampled_from([0.0, 0.02]),
 )  # fmt: skip
 def test_heads_may_come_before_their_bodies(requests: list[tuple[Any, str]], pause: float) -> None:
-    """As Python's http.client sends them; a head that repeats is not parsed again, nor trusted."""
+    """Or with them, one request a read; a head that repeats is not parsed again, nor trusted."""
 
     async def live() -> None:
         wire = Server(interval=0.0).connect()

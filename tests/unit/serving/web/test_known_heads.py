@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 
 from batchedapi_serving.web.limits import Limits
 from batchedapi_serving.web.parser import HttpRequest, KnownHeads, RequestParser
+from thorough import examples
 
 LIMITS = Limits(body=1000, headers=2000)
 PATHS = {b"/iris": None}
-SETTINGS = settings(derandomize=True, database=None, deadline=None, max_examples=500)
+SETTINGS = settings(derandomize=True, database=None, deadline=None, max_examples=examples(150))
 
 Head = list[tuple[bytes, bytes]]
 
