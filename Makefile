@@ -21,6 +21,9 @@ ifneq ($(CLUSTER),current)
 export KUBECONFIG := $(CURDIR)/.run/cluster/kubeconfig
 endif
 export PATH := $(CURDIR)/.venv/bin:$(CURDIR)/.cache/bin:$(PATH)
+# Images of Python set it. Each process that a test starts would parse every module, as would each
+# worker of pytest every test.
+unexport PYTHONDONTWRITEBYTECODE
 
 ##@ Getting started
 .PHONY: help install serve demo wheel
@@ -121,9 +124,10 @@ $(COMPILED)/.made: $(INSTALLED) hatch_build.py $(shell find core serving operato
 	$(BIN)/pip install -q --disable-pip-version-check --no-deps --target $(COMPILED) .cache/wheel/*.whl
 	@touch $@
 
-# The packages that have compiled modules: all else is the same Python in both.
+# Of packages and files that have compiled modules: all else is the same Python in both.
 COMPILED_TESTS := $(addprefix tests/unit/core/,batching service_model) \
-  $(addprefix tests/unit/serving/,codecs dispatch laptop/tuning metrics model tracing web) $(wildcard tests/unit/serving/test_*.py)
+  $(addprefix tests/unit/serving/,codecs dispatch laptop/tuning metrics model tracing web) \
+  $(addprefix tests/unit/serving/test_,path_of_a_request.py promises_batching.py queue_messages.py shared_queue.py web_process.py)
 
 unit-compiled: $(COMPILED)/.made ## The tests of compiled modules, as wheels and images have them
 	PYTHONPATH=$(COMPILED) $(BIN)/python -m pytest -n auto --dist worksteal $(COMPILED_TESTS)
