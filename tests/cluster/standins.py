@@ -29,7 +29,7 @@ FAULTS: Final = {
         "       Install the buildx component to build images with BuildKit:\n"
         "       https://docs.docker.com/go/buildx/"),
     ),
-    "docker has no secrets": ("docker", "build", "unknown flag: --secret"),
+    "docker has no secrets": ("docker", "build -t", "unknown flag: --secret"),
     "no room to build": (
         "docker", "build",
         ("ERROR: failed to build: failed to solve: write /var/lib/docker/tmp/x: no space left on"
@@ -106,6 +106,8 @@ def main(folder: Path, program: str, arguments: list[str]) -> int:
             kind(folder, arguments, words, never_ready="never ready" in faults)
         case "kubectl":
             return kubectl(folder, words)
+        case "docker" if words == "build --help" and "docker tells of no secrets" not in faults:
+            print("      --secret stringArray")
     return 0
 
 

@@ -122,8 +122,10 @@ def test_the_node_image_may_be_another(machine: Machine, monkeypatch: pytest.Mon
     ("fault", "words"),
     [
         ("no daemon", "start Docker, or use CLUSTER=local as root"),
+        ("docker is too old", "Docker with BuildKit is needed"),
+        ("docker tells of no secrets", "Docker with BuildKit is needed"),
         ("no node image", "let this machine reach docker.io"),
-        ("port taken", "or call again: kind draws another"),
+        ("port taken", "(node ports are 30000-30031), or call again"),
         ("no room for a node", "docker system prune"),
         ("kubeconfig locked", "remove the file .lock beside it"),
         ("never ready", "kind cluster: not ready within 180s; its logs are in"),
@@ -171,8 +173,8 @@ def test_a_cluster_whose_container_was_stopped_is_made_anew(machine: Machine) ->
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        ("docker is too old", "Docker 23 or newer with buildx is needed"),
-        ("docker has no secrets", "Docker 23 or newer with buildx is needed"),
+        ("docker is too old", "Docker with BuildKit is needed"),
+        ("docker has no secrets", "Docker with BuildKit is needed"),
         ("no room to build", "docker system prune"),
         ("no base image", "let this machine reach docker.io for the base image"),
         ("image lost", "tests/cluster/images --force"),

@@ -14,7 +14,11 @@ WAIT: Final = "180s"
 """For the node to be ready; kind ends with status 0 when it is over, too."""
 NODE_IMAGE: Final = "KIND_NODE_IMAGE"
 """Environment: another node image than kind's own, of a mirror or made here."""
-DOCKER: Final = "Docker 23 or newer with buildx is needed: https://docs.docker.com/engine/install/"
+DOCKER: Final = "Docker with BuildKit is needed: https://docs.docker.com/go/buildx/"
+NODE_PORTS: Final = range(30000, 30032)
+"""The node ports. Each is a port of this machine as well: not every Docker's nodes have a route."""
+PORT_RANGE: Final = f"{NODE_PORTS[0]}-{NODE_PORTS[-1]}"
+TAKEN: Final = f"end what has that port (node ports are {PORT_RANGE}), or call again"
 REMEDIES: Final = (
     ("Cannot connect to the Docker daemon", "start Docker, or use CLUSTER=local as root"),
     ("permission denied while trying to connect", "add this user to the group docker"),
@@ -24,7 +28,8 @@ REMEDIES: Final = (
         f"let this machine reach docker.io once, or name an image it has in {NODE_IMAGE}",
     ),
     ("failed to resolve source metadata", "let this machine reach docker.io for the base image"),
-    ("port is already allocated", "end what has that port, or call again: kind draws another"),
+    ("port is already allocated", TAKEN),
+    ("address already in use", TAKEN),
     ("buildx component is missing", DOCKER),
     ("unknown flag: --secret", DOCKER),
     ("requires BuildKit", DOCKER),
@@ -38,11 +43,34 @@ REMEDIES: Final = (
 
 def configuration() -> dict[str, object]:
     """Give kind's own configuration: one node, with the addresses that the local one has."""
+    name = "service-node-port-range"
+    # kind writes the second for Kubernetes before 1.36.
+    arguments: dict[str, dict[str, object]] = {
+        "v1beta4": {"path": "/apiServer/extraArgs/-", "value": {"name": name, "value": PORT_RANGE}},
+        "v1beta3": {"path": f"/apiServer/extraArgs/{name}", "value": PORT_RANGE},
+    }
     return {
         "apiVersion": "kind.x-k8s.io/v1alpha4",
         "kind": "Cluster",
         "name": NAME,
-        "nodes": [{"role": "control-plane"}],
+        "nodes": [
+            {
+                "role": "control-plane",
+                "extraPortMappings": [
+                    {"containerPort": port, "hostPort": port, "listenAddress": "127.0.0.1"}
+                    for port in NODE_PORTS
+                ],
+            }
+        ],
+        "kubeadmConfigPatchesJSON6902": [
+            {
+                "group": "kubeadm.k8s.io",
+                "version": version,
+                "kind": "ClusterConfiguration",
+                "patch": json.dumps([{"op": "add", **argument}]),
+            }
+            for version, argument in arguments.items()
+        ],
         "networking": {
             "podSubnet": network.POD_CIDR,
             "serviceSubnet": network.SERVICE_CIDR,
@@ -97,6 +125,7 @@ def up() -> None:
 
 def create() -> None:
     """Create it, and see that it answers; its logs are kept where it does not."""
+    require_buildkit()
     kind = tools.go_program("kind")
     with step(f"kind create cluster --name {NAME}"), remedied():
         words = [str(kind), "create", "cluster", "--config", "-", "--wait", WAIT]
@@ -107,6 +136,17 @@ def create() -> None:
         logs = paths.LOGS / "kind"
         succeeds(kind, "export", "logs", logs, "--name", NAME)
         raise ClusterError(f"kind cluster: not ready within {WAIT}; its logs are in {logs}")
+
+
+def require_buildkit() -> None:
+    """Check that images can be built, before a cluster is made for them.
+
+    Raises:
+        ClusterError: There is no Docker, or its builds know no secrets.
+    """
+    with remedied():
+        if "--secret" not in run("docker", "build", "--help", env={"DOCKER_BUILDKIT": "1"}):
+            raise ClusterError(DOCKER)
 
 
 def down() -> None:
