@@ -7,6 +7,8 @@ from crds.metrics import label_meta
 from batchedapi_core import contract
 from pod_discovery import targets
 
+PROXY = "127.0.0.1:8001"
+
 
 def pod(**status: str) -> dict[str, Any]:
     """A replica of the API iris."""
@@ -20,12 +22,14 @@ def pod(**status: str) -> dict[str, Any]:
 
 def test_every_port_of_a_pod_is_a_target_with_the_labels_that_relabelling_reads() -> None:
     """The documented jobs choose the port by name, and take the API's name from the pod label."""
-    http, admin = targets([pod(phase="Running", podIP="10.0.0.7")])
+    http, admin = targets([pod(phase="Running", podIP="10.0.0.7")], PROXY)
 
-    assert ["10.0.0.7:8080"] == http["targets"]
+    path = "/api/v1/namespaces/team/pods/iris-0:{}/proxy/metrics"
+    assert path.format(8080) == http["labels"]["__metrics_path__"]
     assert {
-        "targets": ["10.0.0.7:8081"],
+        "targets": [PROXY],
         "labels": {
+            "__metrics_path__": path.format(8081),
             label_meta(contract.LABEL_API): "iris",
             "__meta_kubernetes_namespace": "team",
             "__meta_kubernetes_pod_name": "iris-0",
@@ -38,4 +42,4 @@ def test_every_port_of_a_pod_is_a_target_with_the_labels_that_relabelling_reads(
 
 def test_a_pod_without_an_address_is_no_target() -> None:
     """It has not started: there is nothing to scrape."""
-    assert [] == targets([pod(phase="Pending")])
+    assert [] == targets([pod(phase="Pending")], PROXY)
