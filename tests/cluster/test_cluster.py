@@ -98,7 +98,7 @@ def test_a_pod_that_asks_for_more_is_refused() -> None:
         apply(careless)
 
 
-def test_a_service_is_reached_from_the_host_by_its_cluster_address() -> None:
+def test_a_service_is_reached_from_the_host_by_its_node_port() -> None:
     """Load generators and benchmarks run on the host and talk to Services."""
     probe = {"tcpSocket": {"port": 8000}, "periodSeconds": 1}
     apply(
@@ -107,15 +107,19 @@ def test_a_service_is_reached_from_the_host_by_its_cluster_address() -> None:
             "apiVersion": "v1",
             "kind": "Service",
             "metadata": {"name": "web"},
-            "spec": {"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": 8000}]},
+            "spec": {
+                "type": "NodePort",
+                "selector": {"app": "web"},
+                "ports": [{"port": 80, "targetPort": 8000}],
+            },
         },
     )
     ready = ("--for=condition=Ready", f"--timeout={STARTED_WITHIN}")
     kubectl("wait", "-n", NAMESPACE, "pod/web", *ready)
-    field = ("-o", "jsonpath={.spec.clusterIP}")
-    address = kubectl("get", "-n", NAMESPACE, "service", "web", *field)
+    field = ("-o", "jsonpath={.spec.ports[0].nodePort}")
+    port = kubectl("get", "-n", NAMESPACE, "service", "web", *field)
 
-    assert fetch(f"http://{address}/hostname", seconds=10) == "web"
+    assert fetch(f"http://127.0.0.1:{port}/hostname", seconds=10) == "web"
 
 
 def fetch(url: str, *, seconds: float) -> str:

@@ -33,14 +33,12 @@ def iris(namespace: str, request: pytest.FixtureRequest) -> tuple[str, str]:
     began = time.monotonic()
     cluster.apply(cluster.ROOT / "examples/01-iris/batchedapi.yaml", namespace)
 
-    def answered() -> bool:
-        services = cluster.get_all("service", namespace, "batchedapi.dev/api=iris")
-        if not services:
-            return False
-        url = f"http://{services[0]['spec']['clusterIP']}/iris"
-        return cluster.post(url, [5.1, 3.5, 1.4, 0.2], timeout=1.0)[0] == 200
-
-    cluster.wait_for(answered, 180, "an answer from iris")
+    url = cluster.service_url("iris", namespace)
+    cluster.wait_for(
+        lambda: cluster.post(url, [5.1, 3.5, 1.4, 0.2], timeout=1.0)[0] == 200,
+        180,
+        "an answer from iris",
+    )
     request.session.stash[FIRST_ANSWER] = time.monotonic() - began
     return namespace, "iris"
 

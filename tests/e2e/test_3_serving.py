@@ -106,6 +106,8 @@ CROWDED: Final = api(
     autoscaling={"mode": "Off"},
     replicas=0,
 )
+CPUS: Final = 1.7
+"""Requests of the APIs above, of the two examples and of what earlier tests leave."""
 EXAMPLES: Final = ("05-json-items", "06-two-models")
 
 
@@ -134,6 +136,7 @@ def on_node(script: str) -> None:
 @pytest.fixture(scope="module")
 def claim(namespace: str) -> Iterator[None]:
     """A claim with the model in it, bound to a folder of the node."""
+    cluster.skip_without_cpu(CPUS, namespace)
     folder = f"/node/{WEIGHTS}"
     on_node(
         f"import pathlib; p = pathlib.Path({folder!r}); p.mkdir(exist_ok=True);"
@@ -240,9 +243,9 @@ def test_rows_of_two_web_processes_ride_in_one_batch(applied: str, http: httpx.C
 def test_grpc_is_answered_through_the_service(applied: str, http: httpx.Client) -> None:
     """The Open Inference Protocol, by a client that others wrote."""
     assert http
-    address = cluster.get("service", "deep", applied)["spec"]["clusterIP"]
     direct = [("grpc.enable_http_proxy", 0)]
-    client = InferenceServerClient(f"{address}:9000", channel_args=direct)
+    address = cluster.address_of("deep", applied, 9000)
+    client = InferenceServerClient(address, channel_args=direct)
     rows = np.arange(8, dtype=np.float32).reshape(2, 4)
     tensor = InferInput("input", [2, 4], "FP32")
     tensor.set_data_from_numpy(rows)

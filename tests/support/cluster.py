@@ -4,15 +4,19 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Final, TypeVar
+
+import pytest
+
+from batchedapi_core.manifest import parse_quantity
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 SYSTEM_NAMESPACE: Final = "batchedapi-system"
@@ -73,6 +77,23 @@ def wait_for(condition: Callable[[], T | None], seconds: float, what: str) -> T:
     raise AssertionError(f"not within {seconds} s: {what}")
 
 
+def skip_without_cpu(wanted: float, namespace: str) -> None:
+    """Skip a test where pods of other namespaces leave fewer CPUs than `wanted` to this one.
+
+    Its pods would stay Pending: kind's own ask for 0.95 CPU.
+    """
+    nodes, pods = (
+        json.loads(kubectl("get", kind, "-A", "-o", "json"))["items"] for kind in ("nodes", "pods")
+    )
+    room = sum(parse_quantity(one["status"]["allocatable"]["cpu"]) for one in nodes)
+    for pod in pods:
+        if pod["metadata"]["namespace"] != namespace:
+            asked = (one["resources"].get("requests", {}) for one in pod["spec"]["containers"])
+            room -= sum(parse_quantity(one["cpu"]) for one in asked if "cpu" in one)
+    if room < wanted:
+        pytest.skip(f"wants {wanted:g} CPUs, and the node has {room:.2f} to give")
+
+
 def condition_of(api: dict[str, Any], kind: str) -> dict[str, Any]:
     """A condition of a BatchedAPI; empty if it has none of that type."""
     for condition in api.get("status", {}).get("conditions", ()):
@@ -82,20 +103,40 @@ def condition_of(api: dict[str, Any], kind: str) -> dict[str, Any]:
     return {}
 
 
-def service_url(name: str, namespace: str, path: str | None = None) -> str:
-    """Address of a Service as this machine reaches it: the one-node cluster routes it here.
+def address_of(name: str, namespace: str, port: int = 80) -> str:
+    """HOST:PORT of this machine that leads to a port of an API's Service.
 
-    Waits until it does: kube-proxy hears of ready pods up to a second after whoever asks for them,
-    and has connections refused until then.
+    A node port, for which the API is asked: no cluster address is routed here from a kind cluster.
     """
-    address = get("service", name, namespace)["spec"]["clusterIP"]
+    patch_api(name, namespace, {"networking": {"service": {"type": "NodePort"}}})
 
-    def reached() -> bool:
-        with contextlib.suppress(OSError), socket.create_connection((address, 80), timeout=1.0):
+    def node_port() -> int | None:
+        services = get_all("service", namespace, f"batchedapi.dev/api={name}")
+        own = (one for one in services if one["metadata"]["name"] == name)
+        ports = (one for service in own for one in service["spec"]["ports"])
+        return next((one.get("nodePort") for one in ports if one["port"] == port), None)
+
+    return f"127.0.0.1:{wait_for(node_port, 60, f'a node port of service {name}')}"
+
+
+def service_url(name: str, namespace: str, path: str | None = None) -> str:
+    """URL of an API's Service as this machine reaches it.
+
+    Waits for an answer of any status: kube-proxy hears of ready pods up to a second after the
+    client that waits for them. Docker accepts connections to a port of kind's without one.
+    """
+    address = address_of(name, namespace)
+
+    def answers() -> bool:
+        try:
+            urllib.request.urlopen(f"http://{address}/", timeout=1.0).close()
+        except urllib.error.HTTPError:
             return True
-        return False
+        except (OSError, HTTPException):
+            return False
+        return True
 
-    wait_for(reached, 180, f"a connection to service {name}")
+    wait_for(answers, 180, f"an answer of service {name}")
     return f"http://{address}{path or '/' + name}"
 
 
@@ -191,7 +232,7 @@ def sigkill(pod: dict[str, Any], seconds: float) -> None:
     """
     metadata, before = pod["metadata"], _restarts(pod)
     for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has ended meanwhile
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
             words = (folder / "cmdline").read_bytes().split(b"\0")
             group = (folder / "cgroup").read_text().replace("_", "-")
             if metadata["uid"] in group and b"/pause" not in words:
