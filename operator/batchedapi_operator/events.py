@@ -33,11 +33,14 @@ class Note:
 def notes_of(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Note, ...]:
     """Events for the changes of a status that are worth one."""
     notes = []
-    old = section(before, "revision").get("current")
-    new = section(after, "revision").get("current")
-    if new and new != old:
-        image = after["revision"]["image"]
-        notes.append(Note("Normal", "NewRevision", "RollOut", f"revision {new}, image {image}"))
+    old, new = section(before, "revision"), section(after, "revision")
+    if new.get("rolledBack"):
+        if new["rolledBack"] != old.get("rolledBack"):
+            text = _condition(after, ConditionType.PROGRESSING)["message"]
+            notes.append(Note("Warning", "RolledBack", "RollBack", text))
+    elif new.get("current") and new["current"] != old.get("current"):
+        text = f"revision {new['current']}, image {new['image']}"
+        notes.append(Note("Normal", "NewRevision", "RollOut", text))
     for kind, reason in (
         (ConditionType.SPEC_VALID, "SpecRefused"),
         (ConditionType.MODEL_LOADED, "ModelFailed"),

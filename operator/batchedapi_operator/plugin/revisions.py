@@ -13,9 +13,8 @@ from batchedapi_core.manifest import ConditionType
 from batchedapi_core.manifest.document import OF_ADDRESSES
 from batchedapi_operator.cluster import JsonObject, listed, section
 from batchedapi_operator.plugin.why import table
-from batchedapi_operator.resources.revised import SECTIONS, of_replica_set, revised
+from batchedapi_operator.resources.revised import SECTIONS, number_of, of_replica_set, revised
 
-_NUMBER: Final = "deployment.kubernetes.io/revision"
 _MOST_PATHS: Final = 3
 _HEAD: Final = ("REVISION", "DIGEST", "CREATED", "READY", "COMPARED", "CHANGED")
 
@@ -42,7 +41,7 @@ class RolledOut:
         """From a ReplicaSet's body."""
         metadata, status = body["metadata"], section(body, "status")
         return cls(
-            number=int(section(metadata, "annotations").get(_NUMBER) or 0),
+            number=number_of(metadata),
             digest=section(metadata, "labels").get(contract.LABEL_REVISION, ""),
             created=metadata.get("creationTimestamp") or "",
             pods=status.get("replicas", 0),
