@@ -181,7 +181,7 @@ class DeploymentView:
     stray_account: bool = False
     """Its pods have a service account that nobody has set: a manifest before had it."""
     given_up: GivenUp | None = None
-    """The rollout that it went back from by itself."""
+    """Note of the rollout that it went back from by itself; it may be left over."""
     version: str = field(default="", compare=False)
     """As the apiserver counts; that it is another says nothing."""
 

@@ -390,8 +390,7 @@ def rolled_back(given_up: GivenUp | None) -> NewCondition | None:
     """Progressing of an API whose rollout was given up."""
     if given_up is None:
         return None
-    seen = f"revision {given_up.revision}: {given_up.why}"
-    return told(ConditionType.PROGRESSING, "False", ROLLED_BACK, seen)
+    return told(ConditionType.PROGRESSING, "False", ROLLED_BACK, given_up.told)
 
 
 def hindrance_of(error: ApplyError) -> NewCondition:

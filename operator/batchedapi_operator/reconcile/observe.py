@@ -1,6 +1,7 @@
 """Reads: the children of one API as they are now."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from batchedapi_core import contract
@@ -145,7 +146,7 @@ async def _earlier(
 ) -> EarlierView | None:
     """What a rollout that was given up has gone back to, or one that is stuck can go back to.
 
-    That is the newest of another revision of which a pod answers.
+    That is the one of another revision of which most pods answer.
     """
     if api is None or there is None or not api.spec.update_strategy.auto_rollback:
         return None
@@ -156,11 +157,13 @@ async def _earlier(
     sets = [
         EarlierView.of(one) for one in bodies if controller_uid(one["metadata"]) == there.child.uid
     ]
-    if there.given_up is not None:
-        return next((one for one in sets if one.name == there.given_up.replica_set), None)
-    answering = {one.owner_uid for one in pods if one.ready and not (one.gone or one.role)}
-    others = (one for one in sets if one.uid in answering and one.revision != there.revision)
-    return max(others, key=lambda one: one.number, default=None)
+    noted = None if there.given_up is None else (there.given_up.replica_set, there.revision)
+    for one in sets:
+        if (one.name, one.revision) == noted:
+            return one
+    ready = Counter(one.owner_uid for one in pods if one.ready and not (one.gone or one.role))
+    others = (one for one in sets if ready[one.uid] and one.revision != there.revision)
+    return max(others, key=lambda one: (ready[one.uid], one.number), default=None)
 
 
 async def _source(cluster: Kube, api: BatchedAPI | None, key: ObjectKey) -> SourceView | None:

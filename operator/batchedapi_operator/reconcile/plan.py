@@ -47,7 +47,7 @@ from batchedapi_operator.reconcile.ownership import (
     refuse_foreign,
     without_others,
 )
-from batchedapi_operator.reconcile.rollback import given_up, gone_back, to_give_up
+from batchedapi_operator.reconcile.rollback import decided, given_up, to_give_up
 from batchedapi_operator.reconcile.status import StatusSubject, build_status
 from batchedapi_operator.resources import annotate
 from batchedapi_operator.resources.configmap import (
@@ -165,7 +165,8 @@ def plan(
     status = build_status(replace(subject, problem=problem, hindrance=held), ours, now)
     pods = (*observed.pods, *observed.web.pods)
     due = until_told(pods, moment)
-    nothing = Plan((), None, (), (), status, notes_of(observed.status, status), due)
+    notes = notes_of(observed.status, status, subject.given_up)
+    nothing = Plan((), None, (), (), status, notes, due)
     if deleted is not None or hindrance is not None:
         return replace(nothing, notes=nothing.notes if deleted is None else ())
     if problem is not None or api is None or revision is None:
@@ -182,7 +183,7 @@ def plan(
     image = subject.image
     stage = stage_of(api, revision, without_overdue(observed, moment))
     spec = document["spec"]
-    back = subject.given_up or to_give_up(revision, observed, status["message"])
+    back = subject.given_up or to_give_up(api, revision, observed, status["message"])
     children = _children(
         api, revision, image, observed, policies, stage=stage, spec=spec, back=back
     )
@@ -212,7 +213,7 @@ def _subject(
         revision = _revision(api, ours, defaults)
         known = replace(known, revision=revision)
         image = image_for(api, revision, observed.status, default_image)
-        known = replace(known, image=image, given_up=given_up(revision, ours))
+        known = replace(known, image=image, given_up=given_up(api, revision, ours))
         refuse_unserved(api, policies.kinds)
         asked = _asked_for(api, observed, policies)
         refuse_foreign(key, metadata["uid"], asked)
@@ -290,6 +291,7 @@ def running(api: BatchedAPI, observed: Observed) -> Running | None:
 
     The status tells as well where the API is as it was when its children were written: then another
     setting or label in the Deployment is the work of others, to be put right under the same name.
+    Not where a rollout was given up: the Deployment alone tells what it has gone back to.
     """
     deployment, status = observed.deployment, observed.status
     told = section(status, "revision")
@@ -304,7 +306,8 @@ def running(api: BatchedAPI, observed: Observed) -> Running | None:
         one["type"] == ConditionType.SPEC_VALID and one["status"] == "True"
         for one in listed(status, "conditions")
     )
-    if written is not None and accepted:
+    back = deployment.given_up is not None or told.get("rolledBack")
+    if written is not None and accepted and not back:
         return written
     return Running(deployment.revision, setting, defaults)
 
@@ -344,8 +347,7 @@ def _children(
     peers = [Apply(SERVICES, build_peers(api), observed.peers)] if compares else []
     body = build_deployment(api, revision, image, held=stage.held)
     annotate(body, noted(spec))
-    if back is not None and observed.earlier is not None:
-        body = gone_back(body, observed.earlier, back)
+    body = decided(body, observed, back)
     files = build_config_map(api, revision)
     setting = setting_digest(api.with_pod_defaults(revision.defaults))
     annotate(files, {contract.ANNOTATION_SETTING: setting})

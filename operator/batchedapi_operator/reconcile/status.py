@@ -93,7 +93,7 @@ def build_status(subject: StatusSubject, observed: Observed, now: str) -> JsonOb
             current = revision_name(subject.name, deployment.revision)
             lasting["revision"] = {
                 "current": current, "image": deployment.image,
-                "rolledBack": subject.revision.name,
+                "rolledBack": subject.given_up.revision,
             }  # fmt: skip
     return {
         "observedGeneration": subject.generation,

@@ -55,6 +55,13 @@ class GivenUp:
     replica_set: str
     """Name of the one whose pods the Deployment has in its place."""
     why: str
+    asked: str
+    """Digest of all that was asked for."""
+
+    @property
+    def told(self) -> str:
+        """What was given up, and what for."""
+        return f"revision {self.revision}: {self.why}"
 
     @classmethod
     def of(cls, metadata: JsonObject) -> Self | None:
