@@ -357,7 +357,8 @@ def _alike(found: Any, expected: Any) -> bool:
 
 def _ours(predictor: Mapping[str, Any]) -> Mapping[str, Any]:
     made = servers.manifest("model")
-    return made | {"spec": made["spec"] | {"predictor": predictor}}
+    one_thread = {**predictor, "cpuThreads": 1}  # as the class and MLServer have it
+    return made | {"spec": made["spec"] | {"predictor": one_thread}}
 
 
 @contextlib.contextmanager
