@@ -7,9 +7,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 STEP := @tests/support/step
-# uv takes a tenth of pip's time, and does not read pip's configuration: what that says of an index
-# is heard where uv found nothing.
-INSTALL = $(BIN)/uv pip install -q --python $(BIN)/python -c constraints.txt $(1) || \
+# uv takes a tenth of pip's time. It compiles modules only if it is asked, and the first import of
+# torch takes a minute else. It does not read pip's configuration: what that says of an index is
+# heard where uv found nothing.
+INSTALL = $(BIN)/uv pip install -q --compile-bytecode --python $(BIN)/python -c constraints.txt $(1) || \
   $(BIN)/pip install -q --disable-pip-version-check -c constraints.txt $(1)
 # What wheels and images have. Not in .venv, where what one edits is what runs.
 COMPILED := $(CURDIR)/.cache/compiled
