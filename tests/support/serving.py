@@ -37,8 +37,8 @@ ECHO: Final = """
         def predict(self, items):
             return items
 """
-START_SECONDS: Final = 60.0
-"""A start on a machine with nothing to spare; on an idle one it takes one second."""
+START_SECONDS: Final = 180.0
+"""A start of torch on a machine with nothing to spare; on an idle one the others take a second."""
 
 
 def write_manifest(
