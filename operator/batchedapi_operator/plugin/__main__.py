@@ -279,10 +279,9 @@ def rollback(name: str, *, namespace: str | None, context: str | None, to: str |
     """
     current = connect(context)
     place = namespace or current
-    api = read_api(place, name)
-    spec = section(api, "spec")
+    spec = section(read_api(place, name), "spec")
     try:
-        revision = chosen(read_revisions(place, name), api, to)
+        revision = chosen(read_revisions(place, name), spec, to)
     except NoWayBackError as error:
         raise click.ClickException(f"{name}: {error}") from error
     copy = copy_of_files(place, name, revision)
