@@ -47,6 +47,18 @@ def document(name: str, spec: Document) -> Document:
     return {**head, "metadata": {"name": name}, "spec": spec}
 
 
+async def until_in_sync(world: World, documents: Sequence[Document], *options: str) -> None:
+    """Until `kubectl diff` finds nothing: the operator may write a status between its two reads."""
+
+    async def same() -> bool:
+        try:
+            return kubectl("diff", world.namespace, documents, *options) == ""
+        except AssertionError:
+            return False
+
+    await until(same, "Git and the cluster to be the same")
+
+
 def kubectl(verb: str, namespace: str, documents: Sequence[Document], *options: str) -> str:
     """What kubectl prints of these documents; it fails where `diff` finds a difference."""
     command = ["kubectl", verb, "-n", namespace, *options, "-f", "-"]
@@ -145,11 +157,11 @@ async def test_git_without_replicas_leaves_them_to_the_hpa_and_may_take_them_ove
     await until_replicas(world, name, 3)
 
     kubectl("apply", world.namespace, external, *options)
-    kubectl("diff", world.namespace, external, *options)
+    await until_in_sync(world, external, *options)
     assert 3 == await number(world, name) == await replicas(world, name)
 
     kubectl("apply", world.namespace, [document(name, {"predictor": IN_IMAGE})], *options)
-    kubectl("diff", world.namespace, [document(name, {"predictor": IN_IMAGE})], *options)
+    await until_in_sync(world, [document(name, {"predictor": IN_IMAGE})], *options)
 
     async def native() -> bool:
         active = await world.condition(name, "AutoscalingActive")
