@@ -146,4 +146,4 @@ async def test_every_demand_is_met_by_fields(strict: World, batching: dict[str, 
     assert {kind.kind for kind in CHILDREN} == {name.partition("/")[0] for name in children}
     for body in children.values():
         assert PLATFORM["labels"].items() <= body["metadata"]["labels"].items()
-    await strict.until_condition("met", "SpecValid", "Accepted")
+    assert (await strict.until_condition("met", "SpecValid", "Accepted"))["status"] == "True"
