@@ -19,6 +19,7 @@ from batchedapi_operator.hindrances import (
     unplaced,
 )
 from batchedapi_operator.resources.deployment import CONTAINER, MANIFEST_VOLUME, owns_no_account
+from batchedapi_operator.resources.revised import GivenUp, number_of
 from batchedapi_operator.resources.setting import Stored
 
 _BEFORE_LOADING_SECONDS: Final = 300.0
@@ -179,6 +180,8 @@ class DeploymentView:
     """Somebody has paused its rollouts."""
     stray_account: bool = False
     """Its pods have a service account that nobody has set: a manifest before had it."""
+    given_up: GivenUp | None = None
+    """Note of the rollout that it went back from by itself; it may be left over."""
     version: str = field(default="", compare=False)
     """As the apiserver counts; that it is another says nothing."""
 
@@ -212,6 +215,7 @@ class DeploymentView:
             conditions=_conditions(status),
             paused=bool(spec.get("paused")),
             stray_account=owns_no_account(body),
+            given_up=GivenUp.of(metadata),
             version=metadata.get("resourceVersion", ""),
         )
 
@@ -526,6 +530,41 @@ class WebView:
 
 
 @dataclass(frozen=True, slots=True)
+class EarlierView:
+    """A ReplicaSet that a rollout can go back to, or has gone back to."""
+
+    name: str
+    uid: str
+    number: int
+    revision: str
+    """Digest that its pods carry."""
+    annotations: Mapping[str, str]
+    template: JsonObject
+    """Of its pods, as it was in the Deployment."""
+
+    @classmethod
+    def of(cls, body: JsonObject) -> Self:
+        """From its body."""
+        metadata, template = body["metadata"], body["spec"]["template"]
+        labels = dict(section(template["metadata"], "labels"))
+        labels.pop("pod-template-hash", None)  # by which the Deployment finds it again
+        return cls(
+            name=metadata["name"],
+            uid=metadata["uid"],
+            number=number_of(metadata),
+            revision=labels.get(contract.LABEL_REVISION, ""),
+            annotations=section(metadata, "annotations"),
+            template={
+                "metadata": {
+                    "labels": labels,
+                    "annotations": section(template["metadata"], "annotations"),
+                },
+                "spec": template["spec"],
+            },
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Observed:
     """The world of one API as it was just read."""
 
@@ -548,3 +587,5 @@ class Observed:
     web: WebView = WebView()
     revisions_in_use: frozenset[str] = frozenset()
     """Digests that a ReplicaSet or pod of the API still refers to."""
+    earlier: EarlierView | None = None
+    """With autoRollback, beside a rollout that is stuck or was given up."""
