@@ -33,6 +33,8 @@ ANNOTATION_SETTING: Final = f"{GROUP}/setting"
 """On a revision's ConfigMap: a digest of the setting of its pods."""
 ANNOTATION_SPEC: Final = f"{GROUP}/spec"
 """On a Deployment, which copies it to its ReplicaSets: what of the spec its revision is made of."""
+ANNOTATION_GIVEN_UP: Final = f"{GROUP}/given-up"
+"""On a Deployment: the rollout that it went back from by itself."""
 
 FIELD_MANAGER: Final = "batchedapi-operator"
 """Server-side apply of children and of the reconciler's part of the status."""

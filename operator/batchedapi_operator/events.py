@@ -13,6 +13,7 @@ from batchedapi_core.redaction import for_people
 from batchedapi_operator.cluster import EVENTS, JsonObject, ObjectKey, listed, micro_time, section
 from batchedapi_operator.errors import ApplyError
 from batchedapi_operator.kube import Kube
+from batchedapi_operator.resources.revised import GivenUp
 
 log = logging.getLogger(__name__)
 
@@ -30,14 +31,18 @@ class Note:
     text: str
 
 
-def notes_of(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Note, ...]:
+def notes_of(
+    before: Mapping[str, Any], after: Mapping[str, Any], given_up: GivenUp | None = None
+) -> tuple[Note, ...]:
     """Events for the changes of a status that are worth one."""
     notes = []
-    old = section(before, "revision").get("current")
-    new = section(after, "revision").get("current")
-    if new and new != old:
-        image = after["revision"]["image"]
-        notes.append(Note("Normal", "NewRevision", "RollOut", f"revision {new}, image {image}"))
+    old, new = section(before, "revision"), section(after, "revision")
+    if new.get("rolledBack"):
+        if given_up is not None and new["rolledBack"] != old.get("rolledBack"):
+            notes.append(Note("Warning", "RolledBack", "RollBack", given_up.told))
+    elif new.get("current") and new["current"] != old.get("current"):
+        text = f"revision {new['current']}, image {new['image']}"
+        notes.append(Note("Normal", "NewRevision", "RollOut", text))
     for kind, reason in (
         (ConditionType.SPEC_VALID, "SpecRefused"),
         (ConditionType.MODEL_LOADED, "ModelFailed"),

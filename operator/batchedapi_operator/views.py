@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final, Self
 
 from batchedapi_core import contract
@@ -19,6 +19,7 @@ from batchedapi_operator.hindrances import (
     unplaced,
 )
 from batchedapi_operator.resources.deployment import CONTAINER, MANIFEST_VOLUME, owns_no_account
+from batchedapi_operator.resources.revised import GivenUp, number_of
 from batchedapi_operator.resources.setting import Stored
 
 _BEFORE_LOADING_SECONDS: Final = 300.0
@@ -51,6 +52,10 @@ _PASSING: Final = re.compile(
 _REFUSED: Final = re.compile(r"denied the request|is forbidden: |is invalid: ")
 
 
+_SAME_MOMENT: Final = timedelta(seconds=1)
+"""Between two dates of a kubelet that it took one after the other: they have no fractions."""
+
+
 def _is_passing(message: str) -> bool:
     return _PASSING.search(message) is not None and _REFUSED.search(message) is None
 
@@ -64,6 +69,9 @@ class ConditionView:
     message: str
     since: str = ""
     """RFC 3339."""
+
+
+_UNSEEN: Final = ConditionView("", "", "")
 
 
 def _conditions(status: Mapping[str, Any]) -> dict[str, ConditionView]:
@@ -179,6 +187,8 @@ class DeploymentView:
     """Somebody has paused its rollouts."""
     stray_account: bool = False
     """Its pods have a service account that nobody has set: a manifest before had it."""
+    given_up: GivenUp | None = None
+    """Note of the rollout that it went back from by itself; it may be left over."""
     version: str = field(default="", compare=False)
     """As the apiserver counts; that it is another says nothing."""
 
@@ -212,6 +222,7 @@ class DeploymentView:
             conditions=_conditions(status),
             paused=bool(spec.get("paused")),
             stray_account=owns_no_account(body),
+            given_up=GivenUp.of(metadata),
             version=metadata.get("resourceVersion", ""),
         )
 
@@ -370,12 +381,12 @@ def _judged(
 ) -> PodView:
     """The same pod: whether it is ready, or was, and what has ended it."""
     status = section(body, "status")
-    ready = conditions.get("Ready", ConditionView("False", "", ""))
+    ready = conditions.get("Ready", _UNSEEN)
     pod = replace(
         pod,
         ready=ready.status == "True",
         startup=_startup(body, ready, listed(status, "containerStatuses"), pod.placed),
-        was_ready=_was_ready(status, ready, container),
+        was_ready=_was_ready(status, conditions, container),
     )
     if not pod.ready:
         pod = replace(pod, before=before_ours(body), beside=beside_ours(body, ready.reason))
@@ -394,7 +405,7 @@ def _judged(
 def _placed(pod: PodView, body: JsonObject, conditions: Mapping[str, ConditionView]) -> PodView:
     """The same pod, once judged: whether it has a node, and how far that is with its container."""
     status = section(body, "status")
-    scheduled = conditions.get("PodScheduled", ConditionView("", "", ""))
+    scheduled = conditions.get("PodScheduled", _UNSEEN)
     homeless = _homeless(body, scheduled)
     if homeless in {"Unschedulable", "SchedulingGated"}:
         pod = replace(pod, unschedulable=scheduled.message or scheduled.reason)
@@ -438,17 +449,22 @@ def _volumes(spec: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _was_ready(
-    status: Mapping[str, Any], ready: ConditionView, container: Mapping[str, Any]
+    status: Mapping[str, Any],
+    conditions: Mapping[str, ConditionView],
+    container: Mapping[str, Any],
 ) -> bool:
     """Told by the pod alone, since the operator may have started after its readiness.
 
     `started` is taken back when the container restarts. The condition of a pod that was never ready
-    is as old as its start on the node.
+    is as old as the kubelet's first status of it. A busy kubelet writes that seconds after
+    `startTime`, but Ready and Initialized in the same moment; with init containers the latter is
+    true later.
     """
+    ready, initialized = (conditions.get(one, _UNSEEN) for one in ("Ready", "Initialized"))
     if ready.status == "True" or container.get("started"):
         return True
-    began, since = _moment(status.get("startTime")), _moment(ready.since)
-    return began is not None and since is not None and since > began
+    began, since = _moment(initialized.since or status.get("startTime")), _moment(ready.since)
+    return began is not None and since is not None and since - began > _SAME_MOMENT
 
 
 def _startup(
@@ -526,6 +542,41 @@ class WebView:
 
 
 @dataclass(frozen=True, slots=True)
+class EarlierView:
+    """A ReplicaSet that a rollout can go back to, or has gone back to."""
+
+    name: str
+    uid: str
+    number: int
+    revision: str
+    """Digest that its pods carry."""
+    annotations: Mapping[str, str]
+    template: JsonObject
+    """Of its pods, as it was in the Deployment."""
+
+    @classmethod
+    def of(cls, body: JsonObject) -> Self:
+        """From its body."""
+        metadata, template = body["metadata"], body["spec"]["template"]
+        labels = dict(section(template["metadata"], "labels"))
+        labels.pop("pod-template-hash", None)  # by which the Deployment finds it again
+        return cls(
+            name=metadata["name"],
+            uid=metadata["uid"],
+            number=number_of(metadata),
+            revision=labels.get(contract.LABEL_REVISION, ""),
+            annotations=section(metadata, "annotations"),
+            template={
+                "metadata": {
+                    "labels": labels,
+                    "annotations": section(template["metadata"], "annotations"),
+                },
+                "spec": template["spec"],
+            },
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Observed:
     """The world of one API as it was just read."""
 
@@ -548,3 +599,5 @@ class Observed:
     web: WebView = WebView()
     revisions_in_use: frozenset[str] = frozenset()
     """Digests that a ReplicaSet or pod of the API still refers to."""
+    earlier: EarlierView | None = None
+    """With autoRollback, beside a rollout that is stuck or was given up."""

@@ -186,6 +186,11 @@ class UpdateStrategy(ManifestModel):
         description=(Compare.__doc__ or ""),
         json_schema_extra={"default": {}},
     )
+    auto_rollback: Flag = Field(
+        False,
+        description="true: a rollout that does not move for longer than a start may take goes back"
+        " to the revision that answers, until the spec or its source is another.",
+    )
 
     rules: ClassVar[tuple[Rule, ...]] = (
         not_negative_rule("spec.updateStrategy.maxSurge", lambda u: u.max_surge),

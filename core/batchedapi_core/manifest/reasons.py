@@ -73,6 +73,11 @@ PROGRESSING: Final = {
         " back to the manifest before",
         lasting=True,
     ),
+    "RolledBack": ConditionReason(
+        "the rollout did not move, so updateStrategy.autoRollback went back to the one before",
+        "mend what is named and apply the manifest; without autoRollback it is tried as it is",
+        lasting=True,
+    ),
     "RolloutPaused": ConditionReason(
         "somebody has paused the Deployment before the rollout was complete",
         "`kubectl rollout resume` of the Deployment that is named; to hold an API, spec.paused",

@@ -89,6 +89,14 @@ ACROSS_SECTIONS: Final = (
         " nothing holds a request while there is no replica; set 1, or a queue",
         field_path=".autoscaling.minReplicas",
     ),
+    Rule(
+        cel="!self.updateStrategy.autoRollback || !has(self.serverSideBatching.queue)",
+        check=lambda s: not s.update_strategy.auto_rollback or s.server_side_batching.queue is None,
+        message="spec.updateStrategy.autoRollback cannot be true with"
+        " spec.serverSideBatching.queue, whose rollouts have no deadline; go back with kubectl"
+        " batchedapi rollback",
+        field_path=".updateStrategy.autoRollback",
+    ),
 )
 
 

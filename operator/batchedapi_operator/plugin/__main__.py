@@ -279,9 +279,10 @@ def rollback(name: str, *, namespace: str | None, context: str | None, to: str |
     """
     current = connect(context)
     place = namespace or current
-    spec = section(read_api(place, name), "spec")
+    api = read_api(place, name)
+    spec = section(api, "spec")
     try:
-        revision = chosen(read_revisions(place, name), spec, to)
+        revision = chosen(read_revisions(place, name), api, to)
     except NoWayBackError as error:
         raise click.ClickException(f"{name}: {error}") from error
     copy = copy_of_files(place, name, revision)

@@ -13,9 +13,9 @@ from batchedapi_core.manifest import ConditionType
 from batchedapi_core.manifest.document import OF_ADDRESSES
 from batchedapi_operator.cluster import JsonObject, listed, section
 from batchedapi_operator.plugin.why import table
-from batchedapi_operator.resources.revised import SECTIONS, of_replica_set, revised
+from batchedapi_operator.resources.configmap import digest_in
+from batchedapi_operator.resources.revised import SECTIONS, number_of, of_replica_set, revised
 
-_NUMBER: Final = "deployment.kubernetes.io/revision"
 _MOST_PATHS: Final = 3
 _HEAD: Final = ("REVISION", "DIGEST", "CREATED", "READY", "COMPARED", "CHANGED")
 
@@ -42,7 +42,7 @@ class RolledOut:
         """From a ReplicaSet's body."""
         metadata, status = body["metadata"], section(body, "status")
         return cls(
-            number=int(section(metadata, "annotations").get(_NUMBER) or 0),
+            number=number_of(metadata),
             digest=section(metadata, "labels").get(contract.LABEL_REVISION, ""),
             created=metadata.get("creationTimestamp") or "",
             pods=status.get("replicas", 0),
@@ -124,15 +124,19 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any], within: str = "
     return found
 
 
-def chosen(revisions: Sequence[RolledOut], spec: JsonObject, to: str | None) -> RolledOut:
-    """The revision of that number or digest, else the newest that is not what `spec` asks for.
+def chosen(revisions: Sequence[RolledOut], api: JsonObject, to: str | None) -> RolledOut:
+    """The revision of that number or digest, else the newest that is not what `api` asks for.
+
+    It asks for the newest of all, or for the one that autoRollback has given up.
 
     Raises:
         NoWayBackError: there is none, or nobody knows its spec any more.
     """
     if to is None:
-        now = revised(spec)
-        found = [one for one in revisions if (one.digest, one.spec) != (revisions[0].digest, now)]
+        given_up = section(section(api, "status"), "revision").get("rolledBack")
+        newest = [one.digest for one in revisions[:1]]
+        asked = ([digest_in(given_up)] if given_up else newest, revised(section(api, "spec")))
+        found = [one for one in revisions if ([one.digest], one.spec) != asked]
     else:
         found = [one for one in revisions if to in {str(one.number), one.digest}]
     if not found:

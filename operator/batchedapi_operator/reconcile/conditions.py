@@ -19,6 +19,7 @@ from batchedapi_operator.errors import (
     WebhookError,
 )
 from batchedapi_operator.hindrances import CREATING, Hindrance
+from batchedapi_operator.resources.revised import GivenUp
 from batchedapi_operator.views import DeploymentView, PodView
 
 MESSAGE_LENGTH: Final = 1024
@@ -34,6 +35,7 @@ NOT_PERMITTED: Final = "NotPermitted"
 WEBHOOK_FAILED: Final = "WebhookFailed"
 REQUEST_FAILED: Final = "RequestFailed"
 PAUSED: Final = "RolloutPaused"
+ROLLED_BACK: Final = "RolledBack"
 ENDING_SECONDS: Final = 8.0
 """For a pod to be gone after its grace period, before it is told that it is not."""
 _HINDRANCES: Final = (DELETING, WAITING, NOT_PERMITTED, WEBHOOK_FAILED, REQUEST_FAILED)
@@ -234,7 +236,7 @@ def first_to_tell(found: Iterable[NewCondition]) -> str:
     broken = [one for one in known if one.status == "False"]
     if progress.reason in _HINDRANCES:
         broken.insert(0, progress)
-    elif progress.reason in {STUCK, PAUSED}:
+    elif progress.reason in {STUCK, PAUSED, ROLLED_BACK}:
         broken.append(progress)
     return (broken or [by_type[ConditionType.READY]])[0].message
 
@@ -365,9 +367,8 @@ def progressing(deployment: DeploymentView | None, front: Front | None = None) -
     kind = ConditionType.PROGRESSING
     if deployment is None:
         return told(kind, "True", "NewRevision", "the Deployment is yet to be created")
-    verdict = deployment.conditions.get("Progressing")
-    if verdict is not None and verdict.reason == STUCK:
-        return told(kind, "False", STUCK, verdict.message)
+    if is_stuck(deployment):
+        return told(kind, "False", STUCK, deployment.conditions["Progressing"].message)
     if not rolled_out(deployment):
         updated = f"{deployment.updated} of {deployment.replicas} replicas updated"
         if deployment.paused and deployment.settled:
@@ -377,6 +378,19 @@ def progressing(deployment: DeploymentView | None, front: Front | None = None) -
     if web is None or web.reason == "RolloutComplete":
         return told(kind, "False", "RolloutComplete")
     return replace(web, message=f"web pods: {web.message}")
+
+
+def is_stuck(deployment: DeploymentView) -> bool:
+    """Whether its rollout has not moved for as long as its deadline allows."""
+    verdict = deployment.conditions.get("Progressing")
+    return verdict is not None and verdict.reason == STUCK
+
+
+def rolled_back(given_up: GivenUp | None) -> NewCondition | None:
+    """Progressing of an API whose rollout was given up."""
+    if given_up is None:
+        return None
+    return told(ConditionType.PROGRESSING, "False", ROLLED_BACK, given_up.told)
 
 
 def hindrance_of(error: ApplyError) -> NewCondition:

@@ -1,6 +1,7 @@
 """Reads: the children of one API as they are now."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from batchedapi_core import contract
@@ -19,6 +20,7 @@ from batchedapi_operator.cluster import (
 )
 from batchedapi_operator.errors import InvalidSpecError
 from batchedapi_operator.kube import Kube
+from batchedapi_operator.reconcile.conditions import is_stuck
 from batchedapi_operator.reconcile.ownership import owned
 from batchedapi_operator.reconcile.plan import REVISIONS_KEPT, parsed
 from batchedapi_operator.resources import peers_name, selector_text, web_name
@@ -26,10 +28,12 @@ from batchedapi_operator.resources.configmap import as_made
 from batchedapi_operator.views import (
     ChildView,
     DeploymentView,
+    EarlierView,
     Observed,
     PodView,
     SourceView,
     WebView,
+    controller_uid,
 )
 
 
@@ -64,6 +68,7 @@ async def observe(
     )
     uid, all_pods = document["metadata"]["uid"], tuple(map(PodView.of, pods))
     revisions += await _lost(cluster, key, {*known} - set(map(_name_of, revisions)))
+    there = DeploymentView.of(deployment) if deployment else None
     ours = tuple(child for child in map(ChildView.of, revisions) if owned(uid, child))
     in_use: frozenset[str] = frozenset()
     if len(ours) > REVISIONS_KEPT:  # only once there is something to delete
@@ -71,7 +76,7 @@ async def observe(
         in_use = frozenset(ChildView.of(body).revision for body in (*sets, *pods))
     return Observed(
         status=section(document, "status"),
-        deployment=DeploymentView.of(deployment) if deployment else None,
+        deployment=there,
         service=ChildView.of(service) if service else None,
         peers=await _peers(cluster, api, key),
         policies={
@@ -83,6 +88,7 @@ async def observe(
         pods=tuple(one for one in all_pods if one.role != contract.ROLE_WEB),
         web=await _web(cluster, document, kinds, all_pods),
         revisions_in_use=in_use,
+        earlier=await _earlier(cluster, api, there, all_pods),
     )
 
 
@@ -133,6 +139,31 @@ async def _peers(cluster: Kube, api: BatchedAPI | None, key: ObjectKey) -> Child
         return None
     found = await cluster.get_metadata(SERVICES, ObjectKey(key.namespace, peers_name(key.name)))
     return None if found is None else ChildView.of(found)
+
+
+async def _earlier(
+    cluster: Kube, api: BatchedAPI | None, there: DeploymentView | None, pods: Sequence[PodView]
+) -> EarlierView | None:
+    """What a rollout that was given up has gone back to, or one that is stuck can go back to.
+
+    That is the one of another revision of which most pods answer.
+    """
+    if api is None or there is None or not api.spec.update_strategy.auto_rollback:
+        return None
+    if there.given_up is None and not is_stuck(there):
+        return None
+    key = ObjectKey(api.metadata.namespace, api.metadata.name)
+    bodies = await cluster.find(REPLICA_SETS, key.namespace, selector_text(key.name))
+    sets = [
+        EarlierView.of(one) for one in bodies if controller_uid(one["metadata"]) == there.child.uid
+    ]
+    noted = None if there.given_up is None else (there.given_up.replica_set, there.revision)
+    for one in sets:
+        if (one.name, one.revision) == noted:
+            return one
+    ready = Counter(one.owner_uid for one in pods if one.ready and not (one.gone or one.role))
+    others = (one for one in sets if ready[one.uid] and one.revision != there.revision)
+    return max(others, key=lambda one: (ready[one.uid], one.number), default=None)
 
 
 async def _source(cluster: Kube, api: BatchedAPI | None, key: ObjectKey) -> SourceView | None:

@@ -33,7 +33,12 @@ from batchedapi_operator.cluster import (
 )
 from batchedapi_operator.errors import InvalidSpecError, NotOwnedError
 from batchedapi_operator.events import Note, notes_of
-from batchedapi_operator.reconcile.conditions import STUCK, NewCondition, until_gone, until_told
+from batchedapi_operator.reconcile.conditions import (
+    NewCondition,
+    is_stuck,
+    until_gone,
+    until_told,
+)
 from batchedapi_operator.reconcile.ownership import (
     again,
     deletion,
@@ -42,6 +47,7 @@ from batchedapi_operator.reconcile.ownership import (
     refuse_foreign,
     without_others,
 )
+from batchedapi_operator.reconcile.rollback import decided, given_up, to_give_up
 from batchedapi_operator.reconcile.status import StatusSubject, build_status
 from batchedapi_operator.resources import annotate
 from batchedapi_operator.resources.configmap import (
@@ -59,7 +65,7 @@ from batchedapi_operator.resources.deployment import (
 )
 from batchedapi_operator.resources.exposure import ASKED_FOR, refuse_unserved
 from batchedapi_operator.resources.policies import Policies, build_web_budget
-from batchedapi_operator.resources.revised import noted
+from batchedapi_operator.resources.revised import GivenUp, noted
 from batchedapi_operator.resources.setting import Running, setting_digest
 from batchedapi_operator.views import (
     ChildView,
@@ -159,7 +165,8 @@ def plan(
     status = build_status(replace(subject, problem=problem, hindrance=held), ours, now)
     pods = (*observed.pods, *observed.web.pods)
     due = until_told(pods, moment)
-    nothing = Plan((), None, (), (), status, notes_of(observed.status, status), due)
+    notes = notes_of(observed.status, status, subject.given_up)
+    nothing = Plan((), None, (), (), status, notes, due)
     if deleted is not None or hindrance is not None:
         return replace(nothing, notes=nothing.notes if deleted is None else ())
     if problem is not None or api is None or revision is None:
@@ -176,7 +183,10 @@ def plan(
     image = subject.image
     stage = stage_of(api, revision, without_overdue(observed, moment))
     spec = document["spec"]
-    children = _children(api, revision, image, observed, policies, stage=stage, spec=spec)
+    back = subject.given_up or to_give_up(api, revision, observed, status["message"])
+    children = _children(
+        api, revision, image, observed, policies, stage=stage, spec=spec, back=back
+    )
     made = _written(replace(nothing, apply=children), api, revision, observed, stage)
     own = own_count(api, observed)
     return made if own is None else replace(made, own_replicas=(own, metadata["resourceVersion"]))
@@ -202,7 +212,8 @@ def _subject(
         known = replace(known, api=api)
         revision = _revision(api, ours, defaults)
         known = replace(known, revision=revision)
-        known = replace(known, image=image_for(api, revision, observed.status, default_image))
+        image = image_for(api, revision, observed.status, default_image)
+        known = replace(known, image=image, given_up=given_up(api, revision, ours))
         refuse_unserved(api, policies.kinds)
         asked = _asked_for(api, observed, policies)
         refuse_foreign(key, metadata["uid"], asked)
@@ -255,12 +266,13 @@ def _since(status: JsonObject, kind: ConditionType) -> str:
 def _revision(api: BatchedAPI, observed: Observed, defaults: Pod) -> Revision:
     source, deployment = api.spec.predictor.source, observed.deployment
     made_with = running(api, observed)
-    if made_with is not None and deployment is not None and deployment.ready <= 0:
-        progress = deployment.conditions.get("Progressing")
-        timed_out = progress is not None and progress.reason == STUCK
-        if timed_out or deployment.refusal(observed.pods) is not None:
-            # none will answer: nothing is lost, and what it lacks may be a default that came later
-            made_with = replace(made_with, defaults=defaults)
+    if (
+        made_with is not None
+        and deployment is not None
+        and deployment.ready <= 0
+        and (is_stuck(deployment) or deployment.refusal(observed.pods) is not None)
+    ):  # none will answer: nothing is lost, and what it lacks may be a default that came later
+        made_with = replace(made_with, defaults=defaults)
     made = {one.revision: one.setting for one in observed.revisions}
     if source is None or source.config_map is None:
         return revision_of(api, {}, {}, made_with, defaults, made=made)
@@ -279,9 +291,11 @@ def running(api: BatchedAPI, observed: Observed) -> Running | None:
 
     The status tells as well where the API is as it was when its children were written: then another
     setting or label in the Deployment is the work of others, to be put right under the same name.
+    Not where a rollout was given up: the Deployment alone tells what it has gone back to.
     """
     deployment, status = observed.deployment, observed.status
-    named = section(status, "revision").get("current")
+    told = section(status, "revision")
+    named = told.get("rolledBack") or told.get("current")
     setting = None if deployment is None else deployment.setting
     defaults = None if setting is None else setting.defaults
     digest = named and named.removeprefix(f"{api.metadata.name}-")
@@ -292,7 +306,8 @@ def running(api: BatchedAPI, observed: Observed) -> Running | None:
         one["type"] == ConditionType.SPEC_VALID and one["status"] == "True"
         for one in listed(status, "conditions")
     )
-    if written is not None and accepted:
+    back = deployment.given_up is not None or told.get("rolledBack")
+    if written is not None and accepted and not back:
         return written
     return Running(deployment.revision, setting, defaults)
 
@@ -316,6 +331,7 @@ def _children(
     *,
     stage: "Stage",
     spec: JsonObject,
+    back: GivenUp | None,
 ) -> tuple[Apply, ...]:
     """The revision first: pods that name it must find it; and be guarded from the first on.
 
@@ -331,6 +347,7 @@ def _children(
     peers = [Apply(SERVICES, build_peers(api), observed.peers)] if compares else []
     body = build_deployment(api, revision, image, held=stage.held)
     annotate(body, noted(spec))
+    body = decided(body, observed, back)
     files = build_config_map(api, revision)
     setting = setting_digest(api.with_pod_defaults(revision.defaults))
     annotate(files, {contract.ANNOTATION_SETTING: setting})

@@ -14,8 +14,14 @@ from batchedapi_operator.errors import InvalidSpecError
 from batchedapi_operator.outbox import News
 from batchedapi_operator.reconcile import conditions
 from batchedapi_operator.reconcile.conditions import Front, NewCondition
-from batchedapi_operator.resources import selector_text, url, worker_selector_text
+from batchedapi_operator.resources import (
+    revision_name,
+    selector_text,
+    url,
+    worker_selector_text,
+)
 from batchedapi_operator.resources.configmap import Revision
+from batchedapi_operator.resources.revised import GivenUp
 from batchedapi_operator.views import DeploymentView, Observed
 
 OUR_CONDITIONS: Final = (
@@ -59,6 +65,8 @@ class StatusSubject:
     problem: InvalidSpecError | None
     hindrance: NewCondition | None = None
     """Progressing, where nothing can move before something else is gone."""
+    given_up: GivenUp | None = None
+    """The rollout to that revision, where pods of an earlier one are there in its place."""
 
     @property
     def paused(self) -> bool:
@@ -81,6 +89,12 @@ def build_status(subject: StatusSubject, observed: Observed, now: str) -> JsonOb
         lasting["url"] = url(subject.api)
     if subject.revision is not None and subject.problem is None and not subject.paused:
         lasting["revision"] = {"current": subject.revision.name, "image": subject.image}
+        if subject.given_up is not None and deployment is not None:
+            current = revision_name(subject.name, deployment.revision)
+            lasting["revision"] = {
+                "current": current, "image": deployment.image,
+                "rolledBack": subject.given_up.revision,
+            }  # fmt: skip
     return {
         "observedGeneration": subject.generation,
         "phase": _phase(subject, found, observed).value,
@@ -125,8 +139,10 @@ def _conditions(
         ),
         *_compared(subject, observed),
     )
-    hindrance = subject.hindrance or conditions.without_pods(
-        ((deployment, pods), (web, front.pods))
+    hindrance = (
+        subject.hindrance
+        or conditions.without_pods(((deployment, pods), (web, front.pods)))
+        or conditions.rolled_back(subject.given_up)
     )
     # before what may yet be well
     why = sorted(filter(None, (*causes, hindrance)), key=lambda one: one.status != "False")
@@ -261,7 +277,7 @@ def _is_answering(ready: NewCondition, observed: Observed) -> bool:
 
 
 def _is_broken(state: Mapping[ConditionType, NewCondition]) -> bool:
-    if state[ConditionType.PROGRESSING].reason == conditions.STUCK:
+    if state[ConditionType.PROGRESSING].reason in {conditions.STUCK, conditions.ROLLED_BACK}:
         return True
     if state[ConditionType.READY].reason == "WebNotStarting":
         return True

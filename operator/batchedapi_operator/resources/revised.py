@@ -5,7 +5,8 @@ The Deployment has it in an annotation, which its controller copies to the newes
 """
 
 import json
-from typing import Any, Final
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Self
 
 from batchedapi_core import contract
 from batchedapi_core.manifest.document import OF_ADDRESSES
@@ -37,7 +38,47 @@ def noted(spec: JsonObject) -> dict[str, str]:
 
 def of_replica_set(metadata: JsonObject) -> JsonObject | None:
     """The same, of a ReplicaSet; None: it is from before, or of a spec that was too long."""
-    text = section(metadata, "annotations").get(contract.ANNOTATION_SPEC)
+    return _read(metadata, contract.ANNOTATION_SPEC)
+
+
+def number_of(metadata: JsonObject) -> int:
+    """The number of a ReplicaSet, which has the highest again when it comes back."""
+    return int(section(metadata, "annotations").get("deployment.kubernetes.io/revision") or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """A rollout that did not move, as remembered by the Deployment, which went back."""
+
+    revision: str
+    """Name of the revision that was given up."""
+    replica_set: str
+    """Name of the one whose pods the Deployment has in its place."""
+    why: str
+    asked: str
+    """Digest of all that was asked for."""
+
+    @property
+    def told(self) -> str:
+        """What was given up, and what for."""
+        return f"revision {self.revision}: {self.why}"
+
+    @classmethod
+    def of(cls, metadata: JsonObject) -> Self | None:
+        """From a Deployment's metadata; None: its rollout was not given up."""
+        found = _read(metadata, contract.ANNOTATION_GIVEN_UP) or {}
+        try:
+            return cls(*(str(found[name]) for name in cls.__slots__))
+        except KeyError:
+            return None
+
+    def noted(self) -> dict[str, str]:
+        """The annotation."""
+        return {contract.ANNOTATION_GIVEN_UP: json.dumps(asdict(self), sort_keys=True)}
+
+
+def _read(metadata: JsonObject, annotation: str) -> JsonObject | None:
+    text = section(metadata, "annotations").get(annotation)
     try:
         found: Any = json.loads(text or "null")
     except ValueError:  # somebody else's

@@ -346,6 +346,10 @@ REFUSED: Final[dict[str, tuple[Document, str]]] = {
         spec(autoscaling={"minReplicas": 0}),
         "spec.autoscaling.minReplicas",
     ),
+    "a way back without a deadline": (
+        spec(**{BATCHING: {"queue": {"redis": {}}}}, updateStrategy={"autoRollback": True}),
+        "spec.updateStrategy.autoRollback",
+    ),
     "fewer than none": (
         spec(**{BATCHING: {"queue": {"redis": {}}}}, autoscaling={"minReplicas": -1}),
         "spec.autoscaling.minReplicas",

@@ -74,3 +74,64 @@ async def test_a_share_is_a_percentage(world: World) -> None:
     compare = {"mode": "On", "slower": "a third"}
     with pytest.raises(Exception, match=r"spec\.updateStrategy\.compare\.slower"):
         await world.create_api("third", {**ON, "updateStrategy": {"compare": compare}})
+
+
+async def test_a_rollout_that_is_held_goes_back_by_itself(world: World) -> None:
+    """After the real deadline, to the pods that answer, and until another revision is asked for."""
+    predictor = {**IN_IMAGE, "startupTimeout": "1s"}
+    update = {"autoRollback": True, "drainDelay": "1s"}
+    unseen = {"schedulerName": "nobody"}  # by any kubelet, which would tell how its pods really are
+    spec = {"predictor": predictor, "updateStrategy": update, "pod": unseen}
+    await world.create_api("returned", spec)
+    first = revision_of(await world.deployment("returned"))
+
+    async def pods(revision: str) -> list[Body]:
+        selector = f"{contract.LABEL_API}=returned,{contract.LABEL_REVISION}={revision}"
+        return await world.kube.find(PODS, world.namespace, selector)
+
+    async def has_pods() -> bool:
+        return bool(await pods(first))
+
+    await until(has_pods, "the first pod")
+    await world.make_ready(await pods(first))
+    await world.until_condition("returned", "Progressing", "RolloutComplete")
+    (served,) = await pods(first)
+    change = {"compute": {"cpu": "300m"}, "updateStrategy": {"drainDelay": "2s"}}
+    await world.patch(BATCHED_APIS, "returned", {"spec": change})
+
+    async def given_up() -> bool:
+        return (await world.condition("returned", "Progressing")).get("reason") == "RolledBack"
+
+    await until(given_up, "the rollout to be given up", 180.0)
+    deployment, api = await world.deployment("returned"), await world.api("returned")
+    status, second = api["status"], api["status"]["revision"]["rolledBack"]
+    assert (first, f"returned-{first}") == (
+        revision_of(deployment), status["revision"]["current"],
+    )  # fmt: skip
+    assert ("300m", "Degraded") == (api["spec"]["compute"]["cpu"], status["phase"])
+    assert "True" == (await world.condition("returned", "Stalled"))["status"]
+    assert [served["metadata"]["uid"]] == [one["metadata"]["uid"] for one in await pods(first)]
+
+    async def rolled_out() -> bool:
+        return not await pods(second.removeprefix("returned-"))
+
+    await until(rolled_out, "the pods of the second revision to go")
+    await world.patch(BATCHED_APIS, "returned", {"spec": {"autoscaling": {"maxReplicas": 5}}})
+
+    async def known() -> bool:
+        api = await world.api("returned")
+        return bool(api["status"]["observedGeneration"] == api["metadata"]["generation"])
+
+    await until(known, "the operator to know of more replicas")
+    assert await given_up()
+    assert [served["metadata"]["uid"]] == [one["metadata"]["uid"] for one in await pods(first)]
+    mended = {"predictor": {"image": "none:3"}}
+    await world.patch(BATCHED_APIS, "returned", {"spec": mended})
+    await world.until_condition("returned", "Progressing", "NewRevision")
+    assert revision_of(await world.deployment("returned")) not in {first, second}
+
+
+def revision_of(deployment: Body) -> str:
+    """The digest that its pods carry."""
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    return str(labels[contract.LABEL_REVISION])

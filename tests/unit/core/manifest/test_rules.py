@@ -245,6 +245,11 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {"autoscaling": {"minReplicas": 0}},
     ),
     (
+        "autoRollback cannot be true with spec.serverSideBatching.queue",
+        {"serverSideBatching": QUEUE, "updateStrategy": {"autoRollback": False}},
+        {"serverSideBatching": QUEUE, "updateStrategy": {"autoRollback": True}},
+    ),
+    (
         "web.minReplicas must be <=",
         {"serverSideBatching": {"queue": {"redis": {}, "web": {"maxReplicas": 2}}}},
         {"serverSideBatching": {"queue": {"redis": {}, "web": {"minReplicas": 11}}}},

@@ -235,6 +235,20 @@ def test_a_pod_that_never_got_ready_is_on_its_way_however_often_it_restarts() ->
     assert Unready(0, 1, 300.0) == unready_of(deployment, [PodView.of(crashing)], WALL)
 
 
+def test_a_busy_kubelet_does_not_make_a_pod_seem_to_have_been_ready() -> None:
+    """It wrote the first status three seconds after it had begun with the pod."""
+    slow = ordered("slow", 300.0, state={"waiting": {"reason": "ContainerCreating"}})
+    slow["status"]["startTime"] = rfc3339(WALL - timedelta(seconds=290))
+    written = rfc3339(WALL - timedelta(seconds=287))
+    slow["status"]["conditions"][0]["lastTransitionTime"] = written
+    initialized = {"type": "Initialized", "status": "True", "lastTransitionTime": written}
+    slow["status"]["conditions"].append(initialized)
+
+    assert not PodView.of(slow).was_ready
+    slow["status"]["conditions"][0]["lastTransitionTime"] = rfc3339(WALL - timedelta(seconds=5))
+    assert PodView.of(slow).was_ready
+
+
 def test_replicas_that_a_quota_forbids_fail() -> None:
     """They have no pod that could say so; its Deployment does."""
     body = deployment_body(replicas=9)

@@ -208,6 +208,20 @@ def test_files_alone_may_have_changed(cluster: Rolled) -> None:
 
 
 @pytest.mark.usefixtures("apiserver")
+def test_what_auto_rollback_has_given_up_is_what_the_spec_asks_for(cluster: Rolled) -> None:
+    """Though the newest is the one that it went back to, and files alone differ."""
+    cluster.sets = [replica_set(2, "bbbbbbbb", FIRST), replica_set(3, "aaaaaaaa", FIRST, ready=2)]
+    revision = {"current": "iris-aaaaaaaa", "rolledBack": "iris-bbbbbbbb"}
+    cluster.objects[API] = {"spec": deepcopy(FIRST), "status": {"revision": revision}}
+    cluster.objects[f"{FILES}iris-model"] = config_map(model="two")
+
+    told = run("rollback", "iris")
+
+    assert 0 == told.exit_code, told.output
+    assert "iris-aaaaaaaa" == cluster.spec["predictor"]["source"]["configMap"]
+
+
+@pytest.mark.usefixtures("apiserver")
 def test_a_revision_that_is_asked_for_already_is_not_written(cluster: Rolled) -> None:
     """It would be a change of generation, and of the fields' owner."""
     cluster.refuses = 500
