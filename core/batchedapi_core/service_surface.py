@@ -120,11 +120,32 @@ class SurfaceSamples:
             seconds = min(seconds, OUTLIER * of.seconds)
         self.batches += 1.0
         of.seen = self.batches
+        before, explained = of.seconds, self._explained(of)
         of.learn(rows, longest, own, seconds, weight)
+        if of.count >= REMEMBERED and before > 0.0 and explained > 0.0:
+            self._follow(of, of.seconds / before * explained / self._explained(of))
         self._largest = max([each.padded for each in self._classes.values()])
         if weight >= 1.0:
             self.late.learn(rows, longest, own, seconds, weight)
         self._fit()
+
+    def _explained(self, of: "_Class") -> float:
+        surface = self.surface
+        padded, own = surface.per_padded * of.padded, surface.per_own * of.own
+        return surface.fixed + surface.per_row * of.rows + padded + own
+
+    def _follow(self, seen: "_Class", change: float) -> None:
+        """Change the other classes as one has changed, by its share of those seen of late.
+
+        Batches that do not come teach nothing. Those that seemed cheap before the model became
+        slower would seem cheap for ever.
+        """
+        classes = self._classes.values()
+        of_late = [of.count >= REMEMBERED and self.batches - of.seen <= STALE for of in classes]
+        factor = change ** (1.0 / sum(of_late))
+        for of in classes:
+            if of is not seen:
+                of.seconds *= factor
 
     def _fit(self) -> None:
         """Least squares of (shares of the time that the features explain) - 1."""

@@ -102,6 +102,19 @@ def test_a_change_is_found() -> None:
         )
 
 
+def test_an_hour_of_short_rows_leaves_what_is_known_of_long_ones() -> None:
+    """What noise does to the short ones is no change."""
+    samples, rng = learned(TRUTH, 200), random.Random(1)
+
+    for _ in range(5000):
+        rows = rng.randint(1, 32)
+        seconds = TRUTH.seconds(rows, 20, 16 * rows) * rng.lognormvariate(0.0, 0.05)
+        samples.observe(rows, 20, 16 * rows, seconds)
+
+    expected = TRUTH.seconds(16, 500, 6400)
+    assert pytest.approx(expected, rel=0.15) == samples.surface.seconds(16, 500, 6400)
+
+
 def test_a_pause_of_the_machine_counts_for_three_batches() -> None:
     """As in t(n)."""
     samples = learned(TRUTH, 400)
