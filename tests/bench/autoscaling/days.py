@@ -12,7 +12,7 @@ import math
 import multiprocessing
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -27,6 +27,9 @@ from harness.report import Table, environment, help_of, out_option, report
 
 from autoscaling.quick import quick
 from autoscaling.services import MAX_REPLICAS, SERVICES, LoadTested
+from batchedapi_core.scaling.forecast import LEAST_LOAD
+from batchedapi_core.scaling.schedule import Schedule
+from batchedapi_core.scaling.state import ScalingState
 from batchedapi_core.simulation import (
     STARTUP,
     CapacityController,
@@ -46,6 +49,8 @@ FIRST: Final = 3
 HOLIDAY, ENDS, CLOCKS_SET = 6, 8, 10
 """Days, from 0: without jumps at half the load; the last of some schedules; the first on which
 schedules of the day come an hour earlier."""
+LOOK: Final = 10
+"""Seconds between looks while days are learned from; in simulated hours they are two."""
 LEAD_IN: Final = 900
 """Seconds that are simulated before an hour that counts: capacity and start-ups are learned."""
 
@@ -146,15 +151,31 @@ class Hour:
     most: int  # replicas at once
 
 
-def run(week: str, seed: int, starts: Sequence[int]) -> Iterator[Hour]:
-    """Simulate the hours that begin at `starts`, in order."""
+def schedules(week: str, seed: int, starts: Sequence[int]) -> Iterator[Schedule]:
+    """What ours has learned when the simulation of each hour begins; `starts` are in order."""
     known, every = LoadTested(SERVICES["emb"], RATE), levels(week, seed)
-    for start in starts:
+    rng, learned = np.random.default_rng(seed), Schedule()
+    begins = [start - LEAD_IN for start in starts]
+    rates = rng.poisson(every[: max(begins)].reshape(-1, LOOK).sum(axis=1) * known.planned_rate)
+    for number, rows in enumerate(rates.tolist()):
+        now = float(LOOK * number)
+        if now in begins:
+            yield learned
+        expected = learned.expected(now, lead=STARTUP[1])
+        level = rows / LOOK
+        learned = learned.looked(now, level=level, least=LEAST_LOAD * RATE, expected=expected)
+    yield learned
+
+
+def run(week: str, seed: int, jobs: Sequence[tuple[int, Schedule]]) -> Iterator[Hour]:
+    """Simulate the hours that begin at those seconds, with what was learned before."""
+    known, every = LoadTested(SERVICES["emb"], RATE), levels(week, seed)
+    for start, schedule in jobs:
         begin = start - LEAD_IN
         rates = (every[begin : start + HOUR] * known.planned_rate).tolist()
         with quick():
             outcome = simulate(
-                known.service, _trace(rates), CapacityController(known.policy()),
+                known.service, _trace(rates), _ours(known, schedule, begin),
                 seed=seed, startup=STARTUP, replicas=max(1, math.ceil(0.8 * every[begin])),
                 max_replicas=MAX_REPLICAS,
             )  # fmt: skip
@@ -173,8 +194,13 @@ def _trace(rates: list[float]) -> PoissonTrace:
     return PoissonTrace(lambda t: rates[min(int(t), len(rates) - 1)], float(len(rates)))
 
 
-def _run(week: str, seed: int, starts: Sequence[int]) -> list[Hour]:
-    return list(run(week, seed, starts))
+def _ours(known: LoadTested, schedule: Schedule, begin: int) -> CapacityController:
+    state = replace(ScalingState.empty(), schedule=schedule)
+    return CapacityController(known.policy(), state=state, wall=float(begin))
+
+
+def _run(week: str, seed: int, jobs: Sequence[tuple[int, Schedule]]) -> list[Hour]:
+    return list(run(week, seed, jobs))
 
 
 def table(found: Sequence[Hour]) -> Table:
@@ -206,7 +232,8 @@ def main(*, week: str, seed: int, each_day: int, jobs: int, out: Path | None) ->
     """See the module's docstring."""
     began, starts = environment(), hours(seed, each_day)
     with multiprocessing.Pool(jobs) as pool:
-        parts = pool.starmap(_run, [(week, seed, starts[n::jobs]) for n in range(jobs)])
+        todo = list(zip(starts, schedules(week, seed, starts), strict=True))
+        parts = pool.starmap(_run, [(week, seed, todo[n::jobs]) for n in range(jobs)])
     found = sorted((one for part in parts for one in part), key=lambda one: (one.day, one.hour))
     days = f"day {HOLIDAY + 1} is a holiday, some schedules end with day {ENDS + 1}"
     report(
