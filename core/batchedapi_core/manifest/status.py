@@ -154,7 +154,7 @@ class AutoscalingStatus(ManifestModel):
     ] = None
     learned: dict[str, JsonValue] = Field(
         default_factory=dict,
-        description="The service model and recent recommendations, compact.",
+        description="The service model, recent recommendations and jumps of ten days, compact.",
         json_schema_extra={"x-kubernetes-preserve-unknown-fields": True},
     )
 

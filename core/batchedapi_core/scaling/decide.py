@@ -41,6 +41,7 @@ from batchedapi_core.scaling.numbers import whole
 from batchedapi_core.scaling.observe import LoadWindow, observe
 from batchedapi_core.scaling.policy import PolicyKind, ScalingPolicy
 from batchedapi_core.scaling.samples import Observation
+from batchedapi_core.scaling.schedule import Expected
 from batchedapi_core.scaling.state import (
     Recommendation,
     ScalingState,
@@ -123,6 +124,7 @@ def _evidence(policy: ScalingPolicy, load: LoadWindow, state: ScalingState, now:
         margin_share=state.foresight.margin,
         highest=state.foresight.highest,
         recurring=recurrences(state.bursts, now),
+        expected=_expected(state, load, start_up),
         slowdown=load.slowdown,
         trust=state.trust,
         start_up=start_up,
@@ -141,6 +143,13 @@ def _evidence(policy: ScalingPolicy, load: LoadWindow, state: ScalingState, now:
         oldest=0.0 if load.queue is None else load.queue.oldest,
         told=load.queue is None or load.queue.told,
     )
+
+
+def _expected(state: ScalingState, load: LoadWindow, start_up: float) -> Expected | None:
+    if load.wall is None or load.demand is None:
+        return None
+    lead = start_up + start_up_of(state.placements, 0.0) + load.demand.interval
+    return state.schedule.expected(load.wall, lead=lead)
 
 
 def _waiting_rows(policy: ScalingPolicy, load: LoadWindow) -> float:
@@ -301,7 +310,7 @@ def learned(
         now,
         lead=terms.lead,
         base=terms.base,
-        forecast=terms.forecast,
+        forecast=max(terms.forecast, terms.floor - terms.base),
     )
     bursts = bursts_of(
         state.bursts,
@@ -312,7 +321,14 @@ def learned(
         least=LEAST_LOAD * terms.capacity,
         hold=hold,
     )
-    return _judged(policy, replace(state, foresight=foresight, bursts=bursts), load, terms, now)
+    state = replace(state, foresight=foresight, bursts=bursts)
+    if load.wall is not None:
+        least, expected = LEAST_LOAD * terms.capacity, terms.expected
+        schedule = state.schedule.looked(
+            load.wall, level=terms.base, least=least, expected=expected
+        )
+        state = replace(state, schedule=schedule)
+    return _judged(policy, state, load, terms, now)
 
 
 def _remembering(

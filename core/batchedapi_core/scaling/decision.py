@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from batchedapi_core.scaling.forecast import Recurrence
+from batchedapi_core.scaling.schedule import Expected
 from batchedapi_core.service_model import ONE_ROW, RequestRows, ServiceTime
 
 
@@ -13,6 +14,7 @@ class Cause(StrEnum):
     DEMAND = "Demand"
     TREND = "Trend"
     OVERLOAD = "Overload"
+    SCHEDULE = "LearnedSchedule"
     BACKLOG = "Backlog"
     MARGIN = "Margin"
     HOT_REPLICA = "HotReplica"
@@ -97,6 +99,7 @@ class Evidence:
     margin_share: float = 0.0  # of the demand, that forecasts were too low by
     highest: float = 0.0  # rows/s, of the last minutes
     recurring: tuple[Recurrence, ...] = ()  # bursts
+    expected: Expected | None = None  # by the clock
     slowdown: float = 1.0  # times longer than learned that batches take
     trust: float = 1.0  # in the capacity, by how long requests wait
     start_up: float = 30.0  # seconds, of a replica that has a node
@@ -125,7 +128,7 @@ class Evidence:
 class Terms(Evidence):
     """Evidence and every intermediate result.
 
-    CapacitySLO: need = (base + max(forecast, margin) + backlog) * imbalance * boost
+    CapacitySLO: need = max((base + max(forecast, margin) + backlog) * boost, floor) * imbalance
         / (target * trust * capacity).
     Concurrency: need = in_flight / target.
     """
@@ -134,6 +137,7 @@ class Terms(Evidence):
     forecast: float  # rows/s more, by the time that a replica started now is ready
     margin: float  # rows/s more, for forecasts that are too low
     backlog: float  # rows/s more, for what waits to be gone soon
+    floor: float  # rows/s at least, as most hours or days brought them at this second
     capacity: float  # rows/s of one replica within the latency target, at present; 0: unknown
     capacity_batch: int  # rows of a batch at which it does that; 0: unknown
     feasible: bool  # some batch size meets the latency target
@@ -144,7 +148,7 @@ class Terms(Evidence):
     need: float  # replicas, a fraction
     raw: int  # replicas, before clamps
     recommended: int  # after tolerance, min and max: what stabilization remembers
-    steady: int  # the same without boost and forecast
+    steady: int  # the same without boost, forecast and floor
 
 
 @dataclass(frozen=True, slots=True)

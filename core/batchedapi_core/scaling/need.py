@@ -1,6 +1,6 @@
 """How many replicas are called for, before any limit.
 
-    need = (base + max(forecast, margin) + backlog) * imbalance * boost
+    need = max((base + max(forecast, margin) + backlog) * boost, floor) * imbalance
            / (target * trust * capacity)
     raw = ceil(need)
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, assert_never
 
 from batchedapi_core.scaling.decision import Cause, Evidence
-from batchedapi_core.scaling.forecast import forecast
+from batchedapi_core.scaling.forecast import LEAST_LOAD, forecast
 from batchedapi_core.scaling.numbers import whole
 from batchedapi_core.scaling.policy import DEFAULT_TARGET, PolicyKind, ScalingPolicy, Select
 from batchedapi_core.service_model import Capacity, RequestRows, ServiceTime, lane_capacity
@@ -145,6 +145,7 @@ class Need:
     forecast: float = 0.0
     margin: float = 0.0
     backlog: float = 0.0
+    floor: float = 0.0
     capacity: float
     capacity_batch: int
     feasible: bool = True
@@ -155,7 +156,7 @@ class Need:
     one: float = 0.0  # rows/s to plan one replica with; 0: unknown
     need: float
     raw: int
-    lasting: float  # replicas, a fraction, without boost and forecast
+    lasting: float  # replicas, a fraction, without boost, forecast and floor
     reason: Cause = Cause.DEMAND
 
 
@@ -201,8 +202,11 @@ def _capacity_need(policy: ScalingPolicy, evidence: Evidence, replica: Capacity)
     need = (base + max(rising, margin) + backlog) / one if one > 0 else 0.0
     hedge = hedge_of(policy, evidence)
     boost = hedge.factor if _late(policy, evidence, base=base, capacity=capacity) else 1.0
-    raw = whole(boost * need)
+    floor = _floor(evidence, capacity)
+    hedged, scheduled = boost * need, floor / one if one > 0 else 0.0
+    raw = whole(max(hedged, scheduled))
     without = {  # each term and those above it
+        Cause.SCHEDULE: hedged,
         Cause.OVERLOAD if boost > 1.0 else Cause.TREND: lasting,
         Cause.BACKLOG: likely,
         Cause.MARGIN: plain,
@@ -215,6 +219,7 @@ def _capacity_need(policy: ScalingPolicy, evidence: Evidence, replica: Capacity)
         forecast=rising,
         margin=margin,
         backlog=backlog,
+        floor=floor,
         capacity=capacity,
         capacity_batch=replica.batch_size,
         feasible=replica.feasible,
@@ -223,11 +228,19 @@ def _capacity_need(policy: ScalingPolicy, evidence: Evidence, replica: Capacity)
         hedge=hedge.factor,
         hedge_rule=hedge.rule,
         one=one,
-        need=boost * need,
+        need=max(hedged, scheduled),
         raw=raw,
         lasting=lasting,
         reason=reason,
     )
+
+
+def _floor(evidence: Evidence, capacity: float) -> float:
+    """Rows/s; it is for later, so nothing while pods of other APIs wait for a place."""
+    expected = evidence.expected
+    if expected is None or expected.given_up or evidence.wanted:
+        return 0.0
+    return expected.ratio * max(expected.usual, LEAST_LOAD * capacity)
 
 
 def _late(policy: ScalingPolicy, evidence: Evidence, *, base: float, capacity: float) -> bool:

@@ -81,6 +81,7 @@ class LoadWindow:
     wanted: int = 0  # places for which pods of other APIs wait
     queue: QueueLook | None = None  # one for all replicas; None: each has its own
     idle_for: float = 0.0  # seconds since there may have been rows, with one queue
+    wall: float | None = None  # Unix seconds
 
 
 def observe(
@@ -190,6 +191,7 @@ def _load(
         unready=observation.unready,
         wanted=observation.wanted,
         queue=queue,
+        wall=observation.wall,
     )
 
 

@@ -21,6 +21,7 @@ from batchedapi_core.scaling.policy import (
     StepKind,
     StepPolicy,
 )
+from batchedapi_core.scaling.schedule import DAY, MISSES, Expected
 from batchedapi_core.service_model import RequestRows, ServiceTime
 
 RECORD_VERSION: Final = 7
@@ -42,8 +43,10 @@ def record(policy: ScalingPolicy, decision: ScalingDecision) -> dict[str, Any]:
 
 _LATER: Final[Mapping[str, Any]] = {
     "idle_for": None, "oldest": 0.0, "told": True, "idle_timeout": 300.0,
+    "expected": None,
 }  # fmt: skip
-"""Fields that came with one queue for all replicas; without one they are not written."""
+"""Fields that came with one queue for all replicas, and with schedules that are learned; without
+those they are not written."""
 
 
 def _told(what: ScalingPolicy | Terms) -> dict[str, Any]:
@@ -101,6 +104,8 @@ def _evidence(terms: Mapping[str, Any]) -> Evidence:
         known["service"] = ServiceTime(**known["service"])
     known["requests"] = RequestRows(**known["requests"])
     known["recurring"] = tuple(Recurrence(**one) for one in known["recurring"])
+    if known["expected"] is not None:
+        known["expected"] = Expected(**known["expected"])
     for name in ("shrunk_from", "grown_from"):
         known[name] = tuple(known[name])
     return Evidence(**known)
@@ -186,7 +191,19 @@ def _demand(policy: ScalingPolicy, terms: Terms) -> str:
         )
     if terms.backlog > 0.0:
         parts.append(f"{per_second(terms.backlog)} more clear the {terms.queue_rows:.0f} that wait")
+    if terms.expected is not None and (terms.floor > 0.0 or terms.expected.given_up):
+        parts.append(_scheduled(terms.expected, terms.floor))
     return ", ".join(parts)
+
+
+def _scheduled(expected: Expected, floor: float) -> str:
+    unit = "days" if expected.period == DAY else "hours"
+    often = f"{expected.came} of the last {expected.occasions} {unit} brought"
+    about = f"in {expected.after:.0f} s" if expected.after > 0.0 else "now"
+    more = f"about {expected.ratio:.1f} times as much {about}"
+    if expected.given_up:
+        return f"{often} {more}, which is given up after {MISSES} misses in a row"
+    return f"{often} {more}, so at least {per_second(floor)} are planned for"
 
 
 def _used(policy: ScalingPolicy, terms: Terms) -> str:

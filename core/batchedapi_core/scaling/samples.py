@@ -107,6 +107,7 @@ class Observation:
     unready: Unready = Unready()
     wanted: int = 0  # places for which pods of other APIs wait
     queue: QueueLook | None = None  # one for all replicas; None: each has its own
+    wall: float | None = None  # Unix seconds; None: nothing is known of schedules
 
 
 @dataclass(frozen=True, slots=True)

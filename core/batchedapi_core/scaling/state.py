@@ -24,6 +24,7 @@ from batchedapi_core.scaling.need import NODE_MEMORY
 from batchedapi_core.scaling.numbers import MOST_REPLICAS, grouped, number, short, table
 from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_core.scaling.samples import LARGEST_COUNT, PodChange, PodSample
+from batchedapi_core.scaling.schedule import Schedule
 from batchedapi_core.service_model import BatchSums
 
 LONGEST = 3600.0
@@ -155,6 +156,7 @@ class ScalingState:
     node_wait: float | None = None  # the last look at which an ordered pod had no node
     foresight: Foresight = Foresight()  # noqa: RUF009 - a frozen value, safe to share
     bursts: tuple[Burst, ...] = ()  # in order of time
+    schedule: Schedule = Schedule()  # noqa: RUF009 - a frozen value, safe to share
     trust: float = 1.0  # in the capacity, by how long requests wait
     overloaded: float | None = None  # when it last was, or replicas were starting
     watched: float = 0.0  # seconds, by processes before this one
@@ -194,7 +196,10 @@ class ScalingState:
         )
 
     def to_saved(self) -> dict[str, object]:
-        """The part that is kept in the status of the API: JSON, 300 bytes to 2 kB."""
+        """The part that is kept in the status of the API: JSON, 300 bytes to 2 kB.
+
+        As many jumps as are remembered of a schedule take 4 kB more.
+        """
         model, sums = self.in_use, self.in_use.sums
         numbers = (sums.batches, sums.rows, sums.rows_squared, sums.seconds, sums.row_seconds)
         now = 0.0 if self.seen is None else self.seen
@@ -215,6 +220,7 @@ class ScalingState:
             "trust": short(self.trust),
             "nodeWait": None if self.node_wait is None else round(self.node_wait - now, 3),
             **self.foresight.to_saved(now),
+            **self.schedule.to_saved(),
         }
 
     @classmethod
@@ -224,8 +230,12 @@ class ScalingState:
         A status can be edited by anyone with the right to, and outlives operator versions: what it
         says is checked, and learned anew when in doubt.
         """
-        if not isinstance(saved, Mapping) or saved.get("version") != SAVED_VERSION:
+        if not isinstance(saved, Mapping):
             return cls()
+        # of each version alike: ten days are not to be lost by an upgrade
+        afresh = cls(schedule=Schedule.restored(saved))
+        if saved.get("version") != SAVED_VERSION:
+            return afresh
         model = _model(saved)
         watched = number(saved.get("watched"), 0.0, LARGEST_COUNT)
         high = from_pairs(saved.get("high"), 0.0, LONGEST)
@@ -234,11 +244,12 @@ class ScalingState:
         ready = from_pairs(saved.get("readySizes"), -LONGEST, 0.0)
         state = _lessons(saved)
         if model is None or watched is None or state is None:
-            return cls()
+            return afresh
         if high is None or low is None or sizes is None or ready is None:
-            return cls()
+            return afresh
         return replace(
             state,
+            schedule=afresh.schedule,
             model=model,
             recommendations=tuple(Recommendation(*pair) for pair in high),
             lows=tuple(Recommendation(*pair) for pair in low),

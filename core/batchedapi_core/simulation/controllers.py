@@ -27,11 +27,26 @@ _REVISION: Final = "simulated"
 class CapacityController:
     """See Controller; keeps the state between looks and the decision of the last."""
 
-    def __init__(self, policy: ScalingPolicy, *, every: float = SECONDS_BETWEEN_LOOKS) -> None:
-        """`policy.max_batch_size` is in the unit that `SimulatedPod.sizes` counts."""
+    def __init__(
+        self,
+        policy: ScalingPolicy,
+        *,
+        every: float = SECONDS_BETWEEN_LOOKS,
+        state: ScalingState | None = None,
+        wall: float | None = None,
+    ) -> None:
+        """`policy.max_batch_size` is in the unit that `SimulatedPod.sizes` counts.
+
+        Args:
+            policy: Of the API.
+            every: Seconds between looks.
+            state: Learned before the simulation begins; None: nothing.
+            wall: Unix seconds at which it begins; None: no schedules are learned.
+        """
         self._policy = policy
         self._every = every
-        self._state = ScalingState.empty()
+        self._state = ScalingState.empty() if state is None else state
+        self._wall = wall
         self.decision: ScalingDecision | None = None
 
     def __call__(self, fleet: SimulatedFleet) -> int | None:
@@ -52,6 +67,7 @@ class CapacityController:
                 oldest=max((fleet.now - at for at in placed), default=0.0),
             ),
             fleet.wanted,
+            wall=None if self._wall is None else self._wall + fleet.now,
         )
         self.decision, self._state = step(policy, self._state, look, fleet.now)
         return self.decision.desired

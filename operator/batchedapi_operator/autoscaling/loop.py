@@ -276,6 +276,7 @@ class Autoscaler:
             unready=unready_of(deployment, owned, self._wall()),
             wanted=self._full.wanted(key, owned, gpu=gpu),
             queue=None if front is None else with_replicas(front.queue, pods, samples),
+            wall=self._wall().timestamp(),
         )
         load, state = observe(policy, watched.state, seen, now)
         decision, watched.state = decide(policy, load, state, now)

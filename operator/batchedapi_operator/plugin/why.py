@@ -30,6 +30,7 @@ TERMS: Final = (
     ("forecast", "rows/s more, by the time that a new replica is ready"),
     ("margin", "rows/s more, as forecasts were too low by that"),
     ("backlog", "rows/s more, for what waits to be gone soon"),
+    ("floor", "rows/s at least, as most hours or days brought them"),
     ("start_up", "seconds until a new replica is ready"),
     ("placement", "seconds more, until it has a node"),
     ("capacity_batch", "rows of a batch at capacity"),

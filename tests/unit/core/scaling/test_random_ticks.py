@@ -146,7 +146,7 @@ def test_random_ticks_repeat_and_keep_the_bounds_and_grow_with_demand(seed: int)
             reasons[decision.reason] += 1
             state, current = after, decision.desired
     rare = {Cause.PAUSED, Cause.NO_READY_PODS, Cause.TREND, Cause.IDLE, Cause.FIRST_REPLICA}
-    rare |= {Cause.BURSTS, Cause.HOT_REPLICA, Cause.OVERLOAD, Cause.MARGIN}
+    rare |= {Cause.BURSTS, Cause.HOT_REPLICA, Cause.OVERLOAD, Cause.MARGIN, Cause.SCHEDULE}
     assert {*Cause} - rare <= {*reasons}
 
 

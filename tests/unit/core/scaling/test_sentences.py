@@ -20,6 +20,7 @@ from batchedapi_core.scaling.policy import (
     default_behaviors,
 )
 from batchedapi_core.scaling.record import explain, record, replay
+from batchedapi_core.scaling.schedule import DAY, Expected
 
 GOLDEN = Path(__file__).with_name("sentences.json")
 UP, DOWN = default_behaviors(PolicyKind.CAPACITY_SLO)
@@ -32,6 +33,7 @@ CORTEX = replace(
     up=CORTEX_UP,
     down=CORTEX_DOWN,
 )
+DAILY = Expected(2.0, worth(0.93), 42.0, 8, 10, DAY, given_up=False)
 FROZEN = Behavior(0.0, (), Select.DISABLED)
 CAREFUL = Behavior(
     0.0,
@@ -98,6 +100,16 @@ CASES: dict[str, tuple[ScalingPolicy, Evidence]] = {
     "bursts, too rare to pay for": (
         POLICY,
         evidence_of(worth(1.0), recurring=(Recurrence(worth(2.6), 900.0, 40.0, 700.0),)),
+    ),
+    "schedule": (
+        POLICY,
+        replace(evidence_of(worth(0.93), ready=1, current=1), expected=DAILY),
+    ),
+    "schedule, given up": (
+        POLICY,
+        replace(
+            evidence_of(worth(0.93), ready=1, current=1), expected=replace(DAILY, given_up=True)
+        ),
     ),
     "slowdown": (POLICY, evidence_of(worth(3.0), slowdown=1.3)),
     "trust": (POLICY, evidence_of(worth(3.0), trust=0.8)),
