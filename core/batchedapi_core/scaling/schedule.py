@@ -145,13 +145,13 @@ class Schedule:
         Args:
             now: Unix seconds; if clocks were set back, what is later is forgotten.
             level: Rows/s.
-            least: Rows/s; demand below counts as this, and its jumps are chance.
+            least: Rows/s; demand below counts as this, and its jumps are chance. 0: not known.
             expected: By `expected`, for this look.
         """
         since = now if self.since is None else min(self.since, now)
         levels = self.levels.until(now).after(now - USUAL_SECONDS)
         usual, rising, jumps = self.usual, self.rising, self.jumps
-        if usual is not None:
+        if usual is not None and least > 0.0:
             rising = _rising(self.rising, now, level, max(usual, least))
             jumps = _with_jump(jumps, rising, now)
         due = None if expected is None or expected.given_up else now + expected.after

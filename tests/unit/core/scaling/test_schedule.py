@@ -81,7 +81,8 @@ def test_less_than_half_a_replica_is_taken_for_that() -> None:
         level = 400.0 if now > 1800 else 0.01
         schedule = schedule.looked(float(now), level=level, least=50.0, expected=None)
 
-    assert [8.0] == list(schedule.jumps.values)
+    unknown = schedule.looked(2500.0, level=9e9, least=0.0, expected=None)
+    assert [8.0] == list(schedule.jumps.values) == list(unknown.jumps.values)
 
 
 @pytest.mark.parametrize(("days", "known"), [(2, False), (3, True), (OCCASIONS + 4, True)])
