@@ -111,7 +111,7 @@ def judge(old: Counts, new: Counts, began: float, now: float, allowed: Allowed) 
             f" (+{contract.percent(took / expected - 1)}), and spec.updateStrategy.compare.slower"
             f" allows {contract.percent(allowed.slower)}"
         )
-    seen = f"{new.requests:.0f} requests and {batches:.0f} batches at sizes that both have had"
+    seen = f"{new.requests:.0f} requests and {batches:.0f} batches"
     if enough and min(old.requests, new.requests) >= FEWEST_REQUESTS:
         return Promote(f"no worse in {seen}")
     if now - began < LONGEST * allowed.seconds:

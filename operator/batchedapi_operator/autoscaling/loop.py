@@ -240,11 +240,11 @@ class Autoscaler:
     ) -> tuple[PodView, ...]:
         """Ready pods of a canary beside the API's own; what it has shown goes with it."""
         canary = self._store.canary(key)
-        if canary is None or canary.replicas == 0:
-            self.trials.forget(key)
+        if canary is None or deployment is None or api.spec.update_strategy.canary is None:
             return ()
-        on = deployment is not None and api.spec.update_strategy.canary is not None
-        return _answering(self._store.canary_pods(key)) if on else ()
+        if canary.replicas == 0:
+            self.trials.forget(key)
+        return _answering(self._store.canary_pods(key))
 
     def _measure(
         self,
