@@ -244,6 +244,7 @@ class Autoscaler:
             return ()
         if canary.replicas == 0:
             self.trials.forget(key)
+            return ()
         return _answering(self._store.canary_pods(key))
 
     def _measure(

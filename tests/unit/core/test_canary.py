@@ -1,4 +1,4 @@
-"""A canary is judged by what it and the others counted: shares of requests, times at equal sizes."""
+"""A canary is judged by its counts and those of the others: shares, and times at equal sizes."""
 
 import random
 from typing import Final
@@ -89,7 +89,7 @@ def test_more_refusals_count_from_twice_the_share_on() -> None:
 
 def test_fewer_than_one_in_a_hundred_of_equal_revisions_is_given_up() -> None:
     """Though each look of two minutes is a test of its own."""
-    chance, given_up, share = random.Random(7), 0, 0.05  # noqa: S311 - a simulation
+    chance, given_up, share = random.Random(7), 0, 0.05
 
     def failures(requests: int) -> float:
         return sum(chance.random() < share for _ in range(requests))

@@ -168,7 +168,7 @@ def test_while_it_is_tried_the_status_names_both() -> None:
 def test_a_plan_that_was_carried_out_changes_nothing() -> None:
     """While nothing is decided the same is applied, with as many pods as the replicas call for."""
     trial = Trial()
-    more = replace(trial.trying.deployment or pytest.fail(), replicas=11)
+    more = replace(trial.trying.deployment or pytest.fail("there is none"), replicas=11)
 
     again = planned(trial.trying, SECOND)
     scaled = planned(replace(trial.trying, deployment=more), SECOND)
@@ -316,7 +316,7 @@ def test_otherwise_a_revision_is_rolled_out_at_once(way: str) -> None:
 def test_a_canary_goes_on_while_none_of_the_others_is_ready() -> None:
     """Else a moment without them would roll it out unseen."""
     trial = Trial()
-    there = replace(trial.trying.deployment or pytest.fail(), ready=0)
+    there = replace(trial.trying.deployment or pytest.fail("there is none"), ready=0)
 
     made = planned(replace(trial.trying, deployment=there), SECOND)
 
