@@ -1,4 +1,4 @@
-"""An API that compares revisions, on a real apiserver: what is made of it, and what is told."""
+"""An API that compares revisions, or tries them, on a real apiserver: what is made and told."""
 
 import json
 from typing import Final
@@ -8,7 +8,7 @@ from tests.contract.operator.test_operator import IN_IMAGE, container
 from tests.contract.operator.world import NAMED, Body, World, until
 
 from batchedapi_core import contract
-from batchedapi_operator.cluster import BATCHED_APIS, NETWORK_POLICIES, PODS, SERVICES
+from batchedapi_operator.cluster import BATCHED_APIS, DEPLOYMENTS, NETWORK_POLICIES, PODS, SERVICES
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("operator")]
 ON: Final[Body] = {"predictor": IN_IMAGE, "updateStrategy": {"compare": {"mode": "On"}}}
@@ -133,3 +133,76 @@ def revision_of(deployment: Body) -> str:
     """The digest that its pods carry."""
     labels = deployment["spec"]["template"]["metadata"]["labels"]
     return str(labels[contract.LABEL_REVISION])
+
+
+async def test_a_canary_is_beside_what_answers_until_it_is_promoted_or_given_up(
+    world: World,
+) -> None:
+    """One revision is promoted by hand, the next does not start until the real deadline."""
+    predictor = {**IN_IMAGE, "startupTimeout": "1s"}
+    update = {"canary": {"percent": 50, "for": "1h"}, "drainDelay": "1s"}
+    await world.create_api("tried", {"predictor": predictor, "updateStrategy": update})
+
+    async def pods(revision: str) -> list[Body]:
+        selector = f"{contract.LABEL_API}=tried,{contract.LABEL_REVISION}={revision}"
+        found = await world.kube.find(PODS, world.namespace, selector)
+        return [one for one in found if "deletionTimestamp" not in one["metadata"]]
+
+    async def starts(revision: str, count: int) -> None:
+        async def ready() -> bool:
+            await world.make_ready(await pods(revision))
+            return len(await pods(revision)) == count
+
+        await until(ready, f"{count} pods of {revision}")
+
+    async def given(name: str, field: str) -> str:
+        found: list[str] = []
+
+        async def told() -> bool:
+            status = (await world.api(name)).get("status") or {}
+            found.extend(filter(None, [(status.get("revision") or {}).get(field)]))
+            return bool(found)
+
+        await until(told, f"status.revision.{field}", 180.0)
+        return found[0]
+
+    first = revision_of(await world.deployment("tried"))
+    await starts(first, 1)
+    await world.until_condition("tried", "Progressing", "RolloutComplete")
+    (served,) = await pods(first)
+    await world.patch(BATCHED_APIS, "tried", {"spec": {"predictor": {"image": "none:2"}}})
+
+    named = await given("tried", "canary")
+    second = named.removeprefix("tried-")
+    canary = await world.appears(DEPLOYMENTS, "tried-canary")
+    await world.until_condition("tried", "Progressing", "CanaryRuns")
+    await starts(second, 1)
+    await world.until_condition("tried", "Ready", "AllReplicasReady")
+    service = await world.appears(SERVICES, "tried")
+    (tried,) = await pods(second)
+    assert service["spec"]["selector"].items() <= tried["metadata"]["labels"].items()
+    assert (1, second) == (canary["spec"]["replicas"], revision_of(canary))
+    assert first == revision_of(await world.deployment("tried"))
+    assert [served["metadata"]["uid"]] == [one["metadata"]["uid"] for one in await pods(first)]
+
+    promote = {"metadata": {"annotations": {contract.ANNOTATION_PROMOTE: named}}}
+    await world.patch(BATCHED_APIS, "tried", promote)
+    await starts(second, 2)
+    await world.until_condition("tried", "Progressing", "RolloutComplete")
+
+    async def alone() -> bool:
+        deployment = await world.appears(DEPLOYMENTS, "tried-canary")
+        there = await pods(second), await pods(first)
+        return deployment["spec"]["replicas"] == 0 and list(map(len, there)) == [1, 0]
+
+    await until(alone, "the canary and the first revision to go")
+    assert second == revision_of(await world.deployment("tried"))
+    (served,) = await pods(second)
+    await world.patch(BATCHED_APIS, "tried", {"spec": {"predictor": {"image": "none:3"}}})
+
+    third = (await given("tried", "rolledBack")).removeprefix("tried-")
+    assert third not in {first, second}
+    await until(alone, "the canary to go")
+    assert [served["metadata"]["uid"]] == [one["metadata"]["uid"] for one in await pods(second)]
+    assert second == revision_of(await world.deployment("tried"))
+    assert "Degraded" == (await world.api("tried"))["status"]["phase"]
