@@ -26,7 +26,9 @@ def is_tried(api: BatchedAPI, revision: Revision, observed: Observed) -> bool:
     there, earlier, canary = observed.deployment, observed.earlier, observed.canary
     if api.spec.update_strategy.canary is None or there is None or earlier is None:
         return False
-    if revision.digest in {there.revision, earlier.revision} or there.replicas <= 0:
+    if revision.digest in {there.revision, earlier.revision}:
+        return False
+    if not there.revision or there.replicas <= 0:  # somebody took its label; nobody is to answer
         return False
     begun = canary.deployment is not None and canary.deployment.revision == revision.digest
     return (begun and canary.is_wanted) or there.ready > 0

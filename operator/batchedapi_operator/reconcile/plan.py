@@ -171,7 +171,7 @@ def plan(
     deleted = deletion(metadata)
     held = deleted or hindrance or (waits[0] if waits is not None and problem is None else None)
     status = build_status(replace(subject, problem=problem, hindrance=held), ours, now)
-    pods = (*observed.pods, *observed.web.pods)
+    pods = (*observed.pods, *observed.web.pods, *observed.canary.pods)
     due = until_told(pods, moment)
     notes = notes_of(observed.status, status, subject.given_up, taken)
     nothing = Plan((), None, (), (), status, notes, due)

@@ -288,7 +288,7 @@ def test_who_goes_back_by_the_spec_has_no_canary_any_more() -> None:
     assert "canary" not in made.status["revision"]
 
 
-@pytest.mark.parametrize("way", ["first", "nobody", "none", "off", "asked for"])
+@pytest.mark.parametrize("way", ["first", "nobody", "none", "label", "off", "asked for"])
 def test_otherwise_a_revision_is_rolled_out_at_once(way: str) -> None:
     """Where nobody answers, it can but mend something; with no replicas nothing is compared."""
     trial, spec = Trial(), SECOND
@@ -301,6 +301,8 @@ def test_otherwise_a_revision_is_rolled_out_at_once(way: str) -> None:
             observed = replace(observed, deployment=replace(there, ready=0))
         case "none":
             observed = replace(observed, deployment=replace(there, replicas=0))
+        case "label":
+            observed = replace(observed, deployment=replace(there, revision=""))
         case "off":
             spec, observed = {**SECOND, "updateStrategy": {}}, replace(observed, earlier=None)
         case "asked for":
