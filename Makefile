@@ -110,8 +110,9 @@ verify: $(INSTALLED) ## Regenerate and fail on a difference
 	$(BIN)/python crds/generate.py --check
 	$(BIN)/python crds/generate_grpc.py --check
 
+# Of a worker that crashed the last lines name the test; one in its place would go on, and fail otherwise.
 unit: $(INSTALLED) .cache/bin/kubeconform ## Fast tests, on every core; the pure modules have 100 % branch coverage
-	$(BIN)/python -m pytest -n auto --dist worksteal tests/unit tests/bench --durations 15 --cov --cov-fail-under=100 --cov-report=term:skip-covered
+	$(BIN)/python -m pytest -n auto --dist worksteal --max-worker-restart 0 tests/unit tests/bench --durations 15 --cov --cov-fail-under=100 --cov-report=term:skip-covered
 
 # The chart's tests render it with helm, which is there before kubeconform, and check it with that.
 .cache/bin/kubeconform:

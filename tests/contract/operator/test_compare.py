@@ -80,7 +80,9 @@ async def test_a_rollout_that_is_held_goes_back_by_itself(world: World) -> None:
     """After the real deadline, to the pods that answer, and until another revision is asked for."""
     predictor = {**IN_IMAGE, "startupTimeout": "1s"}
     update = {"autoRollback": True, "drainDelay": "1s"}
-    await world.create_api("returned", {"predictor": predictor, "updateStrategy": update})
+    unseen = {"schedulerName": "nobody"}  # by any kubelet, which would tell how its pods really are
+    spec = {"predictor": predictor, "updateStrategy": update, "pod": unseen}
+    await world.create_api("returned", spec)
     first = revision_of(await world.deployment("returned"))
 
     async def pods(revision: str) -> list[Body]:
