@@ -174,8 +174,9 @@ async def test_a_canary_is_beside_what_answers_until_it_is_promoted_or_given_up(
     """One revision is promoted by hand, the next does not start until the real deadline."""
     predictor = {**IN_IMAGE, "startupTimeout": "1s"}
     update = {"canary": {"percent": 50, "for": "1h"}, "drainDelay": "1s"}
-    await world.create_api("tried", {"predictor": predictor, "updateStrategy": update})
-
+    unseen = {"schedulerName": "nobody"}  # as above
+    spec = {"predictor": predictor, "updateStrategy": update, "pod": unseen}
+    await world.create_api("tried", spec)
     first = revision_of(await world.deployment("tried"))
     await start(world, first, 1)
     await world.until_condition("tried", "Progressing", "RolloutComplete")
