@@ -141,9 +141,9 @@ _INTRODUCTION: Final = (
     f"Every replica answers `GET :{c.ADMIN_PORT}{c.PATH_METRICS}`: one page for all its processes."
     " The operator answers the same on its own port. No Prometheus is needed to scale: the operator"
     f" reads the replicas itself, from `{c.PATH_METRICS}?{c.QUERY_SCALING}`: the series that it"
-    " decides by, without comments and with requests of all codes in one, at most"
-    f" {c.SCALING_PAGE_BYTES // 1024} KiB and {c.SCALING_PAGE_BYTES_A_METHOD // 1024} KiB for each"
-    " method. A replica that does not know the query answers with the whole page.\n"
+    " decides by, without comments and with requests of all codes but those of failures in one, at"
+    f" most {c.SCALING_PAGE_BYTES // 1024} KiB and {c.SCALING_PAGE_BYTES_A_METHOD // 1024} KiB for"
+    " each method. A replica that does not know the query answers with the whole page.\n"
 )
 _SCRAPING_IS_TESTED = (
     "<!-- run by tests/e2e/prometheus/test_dashboard.py"

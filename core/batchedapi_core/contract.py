@@ -20,8 +20,10 @@ LABEL_API: Final = f"{GROUP}/api"
 """On every child and pod: the name of the BatchedAPI it belongs to."""
 LABEL_REVISION: Final = f"{GROUP}/revision"
 LABEL_ROLE: Final = f"{GROUP}/role"
-"""On the Deployments and pods of an API with a queue: ROLE_WEB or ROLE_WORKER."""
+"""On the Deployments and pods of an API with a queue: ROLE_WEB or ROLE_WORKER; and ROLE_CANARY on
+those of a canary."""
 ROLE_WEB: Final = "web"
+ROLE_CANARY: Final = "canary"
 ROLE_WORKER: Final = "worker"
 ROLE_REPLICA: Final = "replica"
 """Both in one: an API without a queue."""
@@ -35,6 +37,8 @@ ANNOTATION_SPEC: Final = f"{GROUP}/spec"
 """On a Deployment, which copies it to its ReplicaSets: what of the spec its revision is made of."""
 ANNOTATION_GIVEN_UP: Final = f"{GROUP}/given-up"
 """On a Deployment: the rollout that it went back from by itself."""
+ANNOTATION_PROMOTE: Final = f"{GROUP}/promote"
+"""On a BatchedAPI: the name of the revision whose canary is promoted, whatever it has shown."""
 
 FIELD_MANAGER: Final = "batchedapi-operator"
 """Server-side apply of children and of the reconciler's part of the status."""
@@ -243,6 +247,9 @@ STATUS_CODES: Final = (
     200, 400, 401, 404, 405, 406, 408, 413, 415, 422, 429, 431, 499, 500, 501, 503, 504,
 )  # fmt: skip
 """Codes a request can end with; 499 is a client that left before its answer and is never sent."""
+FAILED_CODES: Final = ("500", "501", "504")
+REFUSED_CODES: Final = ("429", "503")
+"""As labels: those that a revision can be to blame for. A page of SCALING_SERIES has no others."""
 
 # ---------------------------------------------------------------- metrics of the operator
 # Labels `namespace`, `name` unless stated.

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Final, Literal
 
 from batchedapi_core import contract
+from batchedapi_core.canary import Promote
 from batchedapi_core.manifest import ConditionType
 from batchedapi_core.redaction import for_people
 from batchedapi_operator.cluster import EVENTS, JsonObject, ObjectKey, listed, micro_time, section
@@ -32,7 +33,10 @@ class Note:
 
 
 def notes_of(
-    before: Mapping[str, Any], after: Mapping[str, Any], given_up: GivenUp | None = None
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+    given_up: GivenUp | None = None,
+    taken: Promote | None = None,
 ) -> tuple[Note, ...]:
     """Events for the changes of a status that are worth one."""
     notes = []
@@ -40,9 +44,15 @@ def notes_of(
     if new.get("rolledBack"):
         if given_up is not None and new["rolledBack"] != old.get("rolledBack"):
             notes.append(Note("Warning", "RolledBack", "RollBack", given_up.told))
+    elif new.get("canary"):
+        if new["canary"] != old.get("canary"):
+            text = f"revision {new['canary']} is tried beside {new['current']}"
+            notes.append(Note("Normal", "CanaryRuns", "RollOut", text))
     elif new.get("current") and new["current"] != old.get("current"):
-        text = f"revision {new['current']}, image {new['image']}"
-        notes.append(Note("Normal", "NewRevision", "RollOut", text))
+        text, reason = f"revision {new['current']}, image {new['image']}", "NewRevision"
+        if taken is not None and new["current"] == old.get("canary"):
+            text, reason = f"{text}: {taken.why}", "Promoted"
+        notes.append(Note("Normal", reason, "RollOut", text))
     for kind, reason in (
         (ConditionType.SPEC_VALID, "SpecRefused"),
         (ConditionType.MODEL_LOADED, "ModelFailed"),

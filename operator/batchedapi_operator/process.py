@@ -157,6 +157,7 @@ class _Operator:
             scraper,
             self._metrics,
             self._outbox,
+            decided=self._enqueue,
             beat=self._beats.of("autoscaler", STUCK_SECONDS),
             leads=self._leads,
         )
@@ -170,6 +171,7 @@ class _Operator:
             pod_defaults=settings.pod_defaults,
             image_volumes=settings.image_volumes,
             forget=self._autoscaler.forget,
+            judged=self._autoscaler.trials.judged,
         )
         self._queue = WorkQueue(reconciler.reconcile, self._metrics.reconciled)
         self._watched = WatchScope(settings.namespaces, settings.policies.kinds)
@@ -183,6 +185,9 @@ class _Operator:
     def _source_watch(self, namespace: str | None, name: str) -> SourceWatch:
         beat = self._beats.of(name, WATCH_SECONDS + STUCK_SECONDS)
         return SourceWatch(self._kube, self._store, self._queue, namespace, beat)
+
+    def _enqueue(self, key: ObjectKey) -> None:
+        self._queue.enqueue(key)
 
     def _leads(self) -> bool:
         return self._elector.leads

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from batchedapi_core import contract
 from batchedapi_operator.cluster import (
     CONFIG_MAPS,
     DEPLOYMENTS,
@@ -17,8 +18,9 @@ from batchedapi_operator.cluster import (
     JsonObject,
     ObjectKey,
     Resource,
+    section,
 )
-from batchedapi_operator.resources import web_name
+from batchedapi_operator.resources import canary_name, web_name
 from batchedapi_operator.views import ChildView, DeploymentView, Observed, PodView, controller_uid
 
 _IDENTITY: Final = ("name", "namespace", "uid", "generation")
@@ -41,6 +43,8 @@ class ApiView:
     document: JsonObject
     """Its identity and spec."""
     status: JsonObject
+    promote: str = ""
+    """The revision whose canary its user promotes."""
 
     @classmethod
     def of(cls, body: JsonObject) -> "ApiView":
@@ -53,7 +57,8 @@ class ApiView:
         for part in ("spec", "predictor", "source", "configMap"):
             source = source.get(part) if isinstance(source, dict) else None
         name = source if isinstance(source, str) else None
-        return cls(uid, generation, name, document, status)
+        promote = section(metadata, "annotations").get(contract.ANNOTATION_PROMOTE, "")
+        return cls(uid, generation, name, document, status, promote)
 
     @property
     def spec_version(self) -> tuple[str, int]:
@@ -69,22 +74,26 @@ class Store:
         self._deployments: dict[ObjectKey, DeploymentView] = {}
         self._webs: dict[ObjectKey, DeploymentView] = {}
         """Deployments of web pods, by the API."""
+        self._canaries: dict[ObjectKey, DeploymentView] = {}
         self._pods: defaultdict[ObjectKey, dict[str, PodView]] = defaultdict(dict)
         self._replica_sets: defaultdict[ObjectKey, dict[str, ChildView]] = defaultdict(dict)
         self._others: defaultdict[ObjectKey, dict[tuple[Resource, str], str]] = defaultdict(dict)
         """Fingerprints of children that nobody asks for here, by kind and name."""
 
     def put_api(self, body: JsonObject) -> bool:
-        """Remember an API; True if its user has changed it (its generation is new)."""
+        """Remember an API; True if its user has changed it, or promotes its canary."""
         key, found = ObjectKey.of(body), ApiView.of(body)
         before, self._apis[key] = self._apis.get(key), found
-        return before is None or before.spec_version != found.spec_version
+        if before is None or before.spec_version != found.spec_version:
+            return True
+        return before.promote != found.promote
 
     def remove_api(self, key: ObjectKey) -> None:
         """Forget an API and its children."""
         self._apis.pop(key, None)
         self._deployments.pop(key, None)
         self._webs.pop(key, None)
+        self._canaries.pop(key, None)
         self._pods.pop(key, None)
         self._replica_sets.pop(key, None)
         self._others.pop(key, None)
@@ -100,6 +109,8 @@ class Store:
 
     def _of_name(self, key: ObjectKey, name: str) -> dict[ObjectKey, DeploymentView]:
         """Where the Deployment of that name, which is one of the API's, is remembered."""
+        if name == canary_name(key.name):
+            return self._canaries
         return self._deployments if name == key.name else self._webs
 
     def put_pod(self, key: ObjectKey, body: JsonObject) -> bool:
@@ -133,8 +144,7 @@ class Store:
         # a revision's ends in its digest
         for key in (ObjectKey(child.namespace, one) for one in (name, name.rpartition("-")[0])):
             if resource is DEPLOYMENTS:
-                ours = name in {key.name, web_name(key.name)}
-                known = ours and key in self._of_name(key, name)
+                known = name in _deployed(key) and key in self._of_name(key, name)
             else:
                 known = key in self._others and (resource, name) in self._others[key]
             if known:
@@ -170,11 +180,12 @@ class Store:
         for held, deployment in (
             (self._deployments, seen.deployment),
             (self._webs, seen.web.deployment),
+            (self._canaries, seen.canary.deployment),
         ):
             held.pop(key, None)
             if deployment is not None:
                 held[key] = deployment
-        self.replace_pods(key, (*seen.pods, *seen.web.pods))
+        self.replace_pods(key, (*seen.pods, *seen.web.pods, *seen.canary.pods))
         found = {(CONFIG_MAPS, one.name): one.fingerprint for one in seen.revisions}
         if seen.service is not None:
             found[SERVICES, seen.service.name] = seen.service.fingerprint
@@ -200,7 +211,7 @@ class Store:
                 listed_of[key][child.name] = child.fingerprint
         if resource is DEPLOYMENTS:
             known: dict[ObjectKey, dict[str, str]] = {}
-            for deployments in (self._deployments, self._webs):
+            for deployments in (self._deployments, self._webs, self._canaries):
                 for key, one in deployments.items():
                     known.setdefault(key, {})[one.child.name] = one.child.fingerprint
         else:
@@ -222,7 +233,9 @@ class Store:
         if resource is CONFIG_MAPS:
             api = self._apis.get(key)
             return api is not None and controller_uid(body["metadata"]) == api.uid
-        if resource in (DEPLOYMENTS, DISRUPTION_BUDGETS):
+        if resource is DEPLOYMENTS:
+            return body["metadata"]["name"] in _deployed(key)
+        if resource is DISRUPTION_BUDGETS:
             return body["metadata"]["name"] in {key.name, web_name(key.name)}
         name = body["metadata"]["name"]  # NAME-peers is a child of an API that compares revisions
         return name == key.name or (resource, name) in self._others.get(key, {})
@@ -237,7 +250,7 @@ class Store:
 
     def remove_deployment(self, key: ObjectKey, name: str) -> None:
         """Forget a Deployment."""
-        if name in {key.name, web_name(key.name)}:
+        if name in _deployed(key):
             self._of_name(key, name).pop(key, None)
 
     def remove_pod(self, key: ObjectKey, name: str) -> None:
@@ -288,6 +301,14 @@ class Store:
         """The same of NAME-web."""
         return self._pods_of(key, self._webs.get(key))
 
+    def canary(self, key: ObjectKey) -> DeploymentView | None:
+        """The API's Deployment NAME-canary."""
+        return self._canaries.get(key)
+
+    def canary_pods(self, key: ObjectKey) -> tuple[PodView, ...]:
+        """The pods of ReplicaSets of NAME-canary."""
+        return self._pods_of(key, self._canaries.get(key))
+
     def _pods_of(self, key: ObjectKey, deployment: DeploymentView | None) -> tuple[PodView, ...]:
         if deployment is None:
             return ()
@@ -317,6 +338,11 @@ class Store:
             for key, api in self._apis.items()
             if key.namespace == source.namespace and api.source == source.name
         )
+
+
+def _deployed(key: ObjectKey) -> set[str]:
+    """Names of the Deployments that an API may have."""
+    return {key.name, web_name(key.name), canary_name(key.name)}
 
 
 def _starting_as_before(pod: PodView, before: PodView | None) -> PodView:

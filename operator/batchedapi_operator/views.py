@@ -297,7 +297,7 @@ class PodView:
     ending: bool = False
     """Deleted, and its processes still answer what they have."""
     role: str = ""
-    """`web` or `worker` of an API with a queue; empty of a replica."""
+    """`web` or `worker` of an API with a queue, or `canary`; empty of a replica."""
     creating_since: datetime | None = None
     """When its node began to create its container; None once it has, or where not known."""
     sandbox: ConditionView | None = None
@@ -542,8 +542,33 @@ class WebView:
 
 
 @dataclass(frozen=True, slots=True)
+class CanaryView:
+    """The pods of a revision that is tried beside another, or was."""
+
+    deployment: DeploymentView | None = None
+    pods: tuple[PodView, ...] = ()
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether there are to be any; NAME-canary stays behind without pods."""
+        return self.deployment is not None and self.deployment.replicas > 0
+
+    def is_beside(self, revision: str) -> bool:
+        """Whether there are to be any, of another revision than that one."""
+        return (
+            self.deployment is not None
+            and self.is_wanted
+            and (self.deployment.revision != revision)
+        )
+
+    def of(self, revision: str) -> tuple[PodView, ...]:
+        """Those of the revision with that digest that are to stay."""
+        return tuple(one for one in self.pods if one.revision == revision and not one.gone)
+
+
+@dataclass(frozen=True, slots=True)
 class EarlierView:
-    """A ReplicaSet that a rollout can go back to, or has gone back to."""
+    """A ReplicaSet to go back to: one that a rollout can, or has; or that a canary is beside."""
 
     name: str
     uid: str
@@ -595,9 +620,10 @@ class Observed:
     source: SourceView | None = None
     """None: the manifest names no ConfigMap, or there is none of that name."""
     pods: tuple[PodView, ...] = ()
-    """Without web pods."""
+    """Without web pods, and those of a canary."""
     web: WebView = WebView()
     revisions_in_use: frozenset[str] = frozenset()
     """Digests that a ReplicaSet or pod of the API still refers to."""
     earlier: EarlierView | None = None
-    """With autoRollback, beside a rollout that is stuck or was given up."""
+    """With autoRollback, beside a rollout that is stuck or was given up; with canary, always."""
+    canary: CanaryView = CanaryView()

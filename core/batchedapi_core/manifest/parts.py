@@ -3,7 +3,8 @@
 import enum
 from typing import Annotated, ClassVar, Final
 
-from pydantic import Field, PlainValidator, StringConstraints
+from pydantic import ConfigDict, Field, PlainValidator, StringConstraints
+from pydantic.alias_generators import to_camel
 
 from batchedapi_core import contract
 from batchedapi_core.manifest.exposure import GatewaySpec, IngressSpec, ServiceSpec
@@ -166,6 +167,24 @@ class Compare(ManifestModel):
         return int(self.slower[:-1]) / 100, int(self.differ[:-1]) / 100
 
 
+class Canary(ManifestModel):
+    """Some pods of a new revision take traffic first, beside those of the old one."""
+
+    model_config = ConfigDict(alias_generator=lambda name: to_camel(name.rstrip("_")))
+
+    percent: Whole = Field(
+        10, ge=1, le=100, description="How many, of the replicas; rounded up, and on top of them."
+    )
+    for_: Duration = duration_field(
+        "2m",
+        at_least="10s",
+        at_most="1h",
+        description="How long both are measured before the new one takes over. It is given up for"
+        " more errors or refusals than the old one has, or longer batches than compare.slower"
+        " allows.",
+    )
+
+
 class UpdateStrategy(ManifestModel):
     """How a new revision replaces the old one, and how a replica stops."""
 
@@ -190,6 +209,9 @@ class UpdateStrategy(ManifestModel):
         False,
         description="true: a rollout that does not move for longer than a start may take goes back"
         " to the revision that answers, until the spec or its source is another.",
+    )
+    canary: Canary | None = Field(
+        None, description=f"{Canary.__doc__} Absent: it replaces them pod by pod."
     )
 
     rules: ClassVar[tuple[Rule, ...]] = (

@@ -66,6 +66,9 @@ READY: Final = {
 }
 PROGRESSING: Final = {
     "NewRevision": ConditionReason("replicas of what the manifest says are on their way"),
+    "CanaryRuns": ConditionReason(
+        "a canary of what the manifest says takes traffic, and the earlier revision the rest"
+    ),
     "RolloutComplete": ConditionReason("only replicas of what the manifest says are left"),
     "ProgressDeadlineExceeded": ConditionReason(
         "the rollout has not moved for longer than a start may take",
@@ -74,8 +77,9 @@ PROGRESSING: Final = {
         lasting=True,
     ),
     "RolledBack": ConditionReason(
-        "the rollout did not move, so updateStrategy.autoRollback went back to the one before",
-        "mend what is named and apply the manifest; without autoRollback it is tried as it is",
+        "the rollout did not move, so updateStrategy.autoRollback went back to the one before, or"
+        " the canary of updateStrategy.canary was worse",
+        "mend what is named and apply the manifest; without that field it is tried as it is",
         lasting=True,
     ),
     "RolloutPaused": ConditionReason(

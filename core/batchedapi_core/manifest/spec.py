@@ -97,6 +97,14 @@ ACROSS_SECTIONS: Final = (
         " batchedapi rollback",
         field_path=".updateStrategy.autoRollback",
     ),
+    Rule(
+        cel="!has(self.updateStrategy.canary) || !has(self.serverSideBatching.queue)",
+        check=lambda s: s.update_strategy.canary is None or s.server_side_batching.queue is None,
+        message="spec.updateStrategy.canary cannot be set with spec.serverSideBatching.queue:"
+        " workers take rows from one queue, so none of a new revision could answer for it alone;"
+        " leave it out, or set compare",
+        field_path=".updateStrategy.canary",
+    ),
 )
 
 

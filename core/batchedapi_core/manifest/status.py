@@ -77,8 +77,9 @@ class RevisionStatus(ManifestModel):
     current: Text = Field("", description="Name of the revision ConfigMap in use.")
     image: Text = Field("", description="Serving image pinned for this revision.")
     rolled_back: Text | None = Field(
-        None, description="Name of the one that autoRollback has given up."
+        None, description="Name of the one that autoRollback, or its canary, has given up."
     )
+    canary: Text | None = Field(None, description="Name of the one whose canary runs.")
 
 
 class EffectiveStatus(ManifestModel):

@@ -35,6 +35,7 @@ from batchedapi_operator.autoscaling.advice import (
     standing_in,
 )
 from batchedapi_operator.autoscaling.bottleneck import evidence_of, padding_percent, release_percent
+from batchedapi_operator.autoscaling.canary import Trials
 from batchedapi_operator.autoscaling.in_effect import (
     effective_of,
     policy_of,
@@ -89,6 +90,10 @@ SECONDS_PER_WRITE: Final = 10.0
 """Between two writes on one API in which no condition changed."""
 
 
+def _answering(pods: Sequence[PodView]) -> tuple[PodView, ...]:
+    return tuple(one for one in pods if one.ready and not one.gone)
+
+
 @dataclass(frozen=True, slots=True)
 class _Subject:
     """The API that is looked at, as the watches brought it."""
@@ -100,6 +105,8 @@ class _Subject:
     watched: Watched
     front: WebLook | None = None
     """Web pods; None without one queue for all replicas."""
+    tried: tuple[PodView, ...] = ()
+    """Ready pods of a canary."""
 
 
 class Autoscaler:
@@ -113,6 +120,7 @@ class Autoscaler:
         metrics: OperatorMetrics,
         outbox: Outbox,
         *,
+        decided: Callable[[ObjectKey], object] = lambda _: None,
         beat: Callable[[], None] = lambda: None,
         leads: Callable[[], bool] = lambda: True,
         wall: Callable[[], datetime] = utc_now,
@@ -133,6 +141,7 @@ class Autoscaler:
         """APIs at which a look is under way; a slow one delays its next, and no other's."""
         self._web = WebSide(store, scraper, metrics, self._writes, outbox=outbox, clock=monotonic)
         self._full = FullCluster()
+        self.trials = Trials(decided)
         self._tasks: asyncio.TaskGroup | None = None
         self.decisions = DecisionRing()
 
@@ -163,6 +172,7 @@ class Autoscaler:
     def forget(self, key: ObjectKey) -> None:
         """The API is gone."""
         self._stop_watching(key)
+        self.trials.forget(key)
         self._manifests.forget(key)
         self._full.forget(key)
         self.decisions.forget(key)
@@ -172,6 +182,7 @@ class Autoscaler:
         for key in tuple(self._watched):
             self.forget(key)
         self._full = FullCluster()
+        self.trials.clear()
 
     def _stop_watching(self, key: ObjectKey) -> None:
         self._outbox.withdraw(key, REPLICAS)
@@ -213,11 +224,40 @@ class Autoscaler:
             front = await self._web.look(key, view, api, deployment)
             if native and front is None:
                 return  # its web pods are yet to be made, or to be brought by the watch
+        tried = self._tried(key, api, deployment)
         if deployment is not None and native:
             watched = self._remembered(key, view)
-            await self._scraped(_Subject(key, view, api, deployment, watched, front))
+            await self._scraped(_Subject(key, view, api, deployment, watched, front, tried))
         elif deployment is not None or api.spec.paused:
+            if tried:
+                outcomes = await self._scraper.scrape((*_answering(owned), *tried))
+                pages = [one for one in outcomes if isinstance(one, MetricsPage)]
+                self._measure(key, api, deployment, pages)
             self._stand_aside(key, view, api, front)
+
+    def _tried(
+        self, key: ObjectKey, api: BatchedAPI, deployment: DeploymentView | None
+    ) -> tuple[PodView, ...]:
+        """Ready pods of a canary beside the API's own; what it has shown goes with it."""
+        canary = self._store.canary(key)
+        if canary is None or deployment is None or api.spec.update_strategy.canary is None:
+            return ()
+        if canary.replicas == 0:
+            self.trials.forget(key)
+            return ()
+        return _answering(self._store.canary_pods(key))
+
+    def _measure(
+        self,
+        key: ObjectKey,
+        api: BatchedAPI,
+        beside: DeploymentView | None,
+        pages: Sequence[MetricsPage],
+    ) -> None:
+        """Compare the canary with the pods that it is beside."""
+        canary = self._store.canary(key)
+        if canary is not None and beside is not None and canary.revision != beside.revision:
+            self.trials.look(key, api, (beside.revision, canary.revision), pages, self._monotonic())
 
     def _remembered(self, key: ObjectKey, view: ApiView) -> Watched:
         watched = self._watched.get(key)
@@ -231,12 +271,14 @@ class Autoscaler:
     async def _scraped(self, subject: _Subject) -> None:
         """Read the pages of the ready pods, and act on them."""
         key, watched, front = subject.key, subject.watched, subject.front
-        pods = [pod for pod in self._store.owned_pods(key) if pod.ready and not pod.gone]
+        pods = [*_answering(self._store.owned_pods(key)), *subject.tried]
         outcomes = await self._scraper.scrape(pods)
         if self._watched.get(key) is not watched:
             return  # deleted meanwhile: its series were dropped and must not come back
         decided = self._decide(subject, pods, outcomes)
         self._act(subject, decided)
+        if subject.tried:
+            self._measure(key, subject.api, subject.deployment, decided.pages)
         if front is not None and subject.deployment.replicas == decided.decision.desired == 0:
             self._wait_for_rows(key, front.pods, watched)
 
@@ -267,10 +309,10 @@ class Autoscaler:
         found, names = tuple(pages), {pod.uid: pod.name for pod in pods}
         owned, gpu = self._store.owned_pods(key), subject.api.spec.compute.gpu > 0
         policy, front = policy_of(subject.api, found, watched.state, now), subject.front
-        samples = samples_of(subject.api, found)
+        samples, beside = samples_of(subject.api, found), len(subject.tried)
         seen = Observation(
             samples=samples,
-            ready=watched.ready_pods(len(pods), deployment.ready),
+            ready=watched.ready_pods(len(pods) - beside, deployment.ready) + beside,
             current=deployment.replicas,
             revision=deployment.revision,
             unready=unready_of(deployment, owned, self._wall()),

@@ -238,6 +238,11 @@ class MetricsPage:
     """Whether batches of some method are run request by request."""
     methods: int = 1
     """Methods that share the lanes."""
+    failed: float | None = None
+    """Requests that ended with one of contract.FAILED_CODES, of all processes since they started.
+    None: the replica is too old to tell codes."""
+    refused: float = 0.0
+    """The same of contract.REFUSED_CODES."""
 
 
 class _SeriesSums:
@@ -399,7 +404,8 @@ def parse_page(
     size = figures.within(contract.METRIC_MAX_BATCH_SIZE, 1, contract.MAX_BATCH_SIZE_LIMIT)
     figures.within(contract.METRIC_LANES, 0, MAX_LANES)
     memory = contract.METRIC_MODEL_PROCESS_MEMORY_BYTES
-    interval = contract.METRIC_BATCH_INTERVAL_SECONDS
+    interval, requests = contract.METRIC_BATCH_INTERVAL_SECONDS, contract.METRIC_REQUESTS
+    told = any(series.labels.get("code") for series, _ in figures.points(requests))
     return MetricsPage(
         sample=sample,
         counted=counted,
@@ -408,6 +414,8 @@ def parse_page(
         process_memory=figures.within(memory, 0, MAX_PROCESS_MEMORY),
         one_by_one=figures.total_or_zero(contract.METRIC_ONE_BY_ONE) > 0,
         methods=len(figures.points(contract.METRIC_LANES)),
+        failed=sum(figures.by_label(requests, "code", contract.FAILED_CODES)) if told else None,
+        refused=sum(figures.by_label(requests, "code", contract.REFUSED_CODES)),
     )
 
 

@@ -19,6 +19,7 @@ from urllib3.exceptions import HTTPError
 from batchedapi_core import contract
 from batchedapi_operator.cluster import section
 from batchedapi_operator.plugin.cluster import (
+    annotate,
     connect,
     read_api,
     read_decisions,
@@ -295,6 +296,26 @@ def rollback(name: str, *, namespace: str | None, context: str | None, to: str |
     if copy is not None:
         click.echo(f"its files are no longer in the ConfigMap of its source, but in {copy}")
     click.echo("if the manifest is applied from Git, change it there too, or it comes back")
+
+
+@main.command()
+@_NAME
+@_NAMESPACE
+@_CONTEXT
+def promote(name: str, *, namespace: str | None, context: str | None) -> None:
+    """Roll out the revision of the BatchedAPI NAME whose canary runs, whatever that has shown.
+
+    \b
+    Example:
+      kubectl batchedapi promote sleepy -n demo
+    """
+    current = connect(context)
+    place = namespace or current
+    revision = section(section(read_api(place, name), "status"), "revision").get("canary")
+    if not revision:
+        raise click.ClickException(f"{name}: no canary runs")
+    annotate(place, name, {contract.ANNOTATION_PROMOTE: revision})
+    click.echo(f"{name}: revision {revision} is rolled out")
 
 
 @main.command()

@@ -91,12 +91,25 @@ def replace_sections(namespace: str, name: str, sections: JsonObject) -> None:
     Raises:
         ClickException: The apiserver refuses it, or does not answer.
     """
+    steps = [{"op": "add", "path": f"/spec/{one}", "value": sections[one]} for one in sections]
+    _patch(namespace, name, steps, "application/json-patch+json")
+
+
+def annotate(namespace: str, name: str, annotations: JsonObject) -> None:
+    """Give a BatchedAPI those annotations.
+
+    Raises:
+        ClickException: The apiserver refuses it, or does not answer.
+    """
+    patch = {"metadata": {"annotations": annotations}}
+    _patch(namespace, name, patch, "application/merge-patch+json")
+
+
+def _patch(namespace: str, name: str, patch: Any, content_type: str) -> None:
     try:
         client.CustomObjectsApi().patch_namespaced_custom_object(
-            contract.GROUP, contract.VERSION, namespace, contract.PLURAL, name,
-            [{"op": "add", "path": f"/spec/{one}", "value": sections[one]} for one in sections],
-            field_manager=_MANAGER, _content_type="application/json-patch+json",
-            _request_timeout=SECONDS,
+            contract.GROUP, contract.VERSION, namespace, contract.PLURAL, name, patch,
+            field_manager=_MANAGER, _content_type=content_type, _request_timeout=SECONDS,
         )  # fmt: skip
     except client.ApiException as error:
         if error.status in REFUSED:

@@ -380,6 +380,13 @@ def progressing(deployment: DeploymentView | None, front: Front | None = None) -
     return replace(web, message=f"web pods: {web.message}")
 
 
+def tried(canary: DeploymentView | None) -> NewCondition:
+    """Progressing of an API whose newest revision has a canary."""
+    ready, wanted = (0, 0) if canary is None else (canary.ready, canary.replicas)
+    seen = f"{ready} of {wanted} pods of the canary ready"
+    return told(ConditionType.PROGRESSING, "True", "CanaryRuns", seen)
+
+
 def is_stuck(deployment: DeploymentView) -> bool:
     """Whether its rollout has not moved for as long as its deadline allows."""
     verdict = deployment.conditions.get("Progressing")

@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from batchedapi_core import contract
 from batchedapi_core.manifest import BatchedAPI
@@ -23,9 +24,10 @@ from batchedapi_operator.kube import Kube
 from batchedapi_operator.reconcile.conditions import is_stuck
 from batchedapi_operator.reconcile.ownership import owned
 from batchedapi_operator.reconcile.plan import REVISIONS_KEPT, parsed
-from batchedapi_operator.resources import peers_name, selector_text, web_name
+from batchedapi_operator.resources import canary_name, peers_name, selector_text, web_name
 from batchedapi_operator.resources.configmap import as_made
 from batchedapi_operator.views import (
+    CanaryView,
     ChildView,
     DeploymentView,
     EarlierView,
@@ -42,6 +44,8 @@ async def observe(
     document: JsonObject,
     kinds: Sequence[Resource] = (),
     known: Iterable[str] = (),
+    *,
+    tried: bool = False,
 ) -> Observed:
     """Ask the apiserver, not a cache: children are deleted on the strength of this.
 
@@ -50,6 +54,7 @@ async def observe(
         document: The API.
         kinds: Of `Policies`: what it has beside what every API has.
         known: Names of revisions; one that has lost its label is in no list of them.
+        tried: NAME-canary is known to be there.
 
     Raises:
         ApplyError: One of the reads failed.
@@ -74,6 +79,7 @@ async def observe(
     if len(ours) > REVISIONS_KEPT:  # only once there is something to delete
         sets, _ = await cluster.list_metadata(REPLICA_SETS, key.namespace, selector)
         in_use = frozenset(ChildView.of(body).revision for body in (*sets, *pods))
+    canary = await _canary(cluster, api, key, all_pods, tried=tried)
     return Observed(
         status=section(document, "status"),
         deployment=there,
@@ -85,11 +91,16 @@ async def observe(
         revisions=ours,
         robbed=frozenset(_name_of(one) for one in revisions if not as_made(one, key.name, uid)),
         source=source,
-        pods=tuple(one for one in all_pods if one.role != contract.ROLE_WEB),
+        pods=tuple(one for one in all_pods if one.role not in _APART),
         web=await _web(cluster, document, kinds, all_pods),
         revisions_in_use=in_use,
-        earlier=await _earlier(cluster, api, there, all_pods),
+        earlier=await _earlier(cluster, api, there, all_pods, canary),
+        canary=canary,
     )
+
+
+_APART: Final = (contract.ROLE_WEB, contract.ROLE_CANARY)
+"""Roles of pods that another Deployment has."""
 
 
 def _name_of(body: JsonObject) -> str:
@@ -110,7 +121,8 @@ async def _web(
     spec, status = section(document, "spec"), section(document, "status")
     batching = spec.get("serverSideBatching")
     wanted = isinstance(batching, dict) and batching.get("queue") is not None
-    if not (wanted or status.get("web") or any(one.role for one in pods)):
+    roles = {one.role for one in pods} - {contract.ROLE_CANARY, ""}
+    if not (wanted or status.get("web") or roles):
         return WebView()
     key = ObjectKey.of(document)
     own = ObjectKey(key.namespace, web_name(key.name))
@@ -141,16 +153,35 @@ async def _peers(cluster: Kube, api: BatchedAPI | None, key: ObjectKey) -> Child
     return None if found is None else ChildView.of(found)
 
 
+async def _canary(
+    cluster: Kube, api: BatchedAPI | None, key: ObjectKey, pods: Sequence[PodView], *, tried: bool
+) -> CanaryView:
+    """The canary of an API that has one, or has had one."""
+    ours = tuple(one for one in pods if one.role == contract.ROLE_CANARY)
+    wanted = api is not None and api.spec.update_strategy.canary is not None
+    if not (wanted or tried or ours):
+        return CanaryView()
+    found = await cluster.get(DEPLOYMENTS, ObjectKey(key.namespace, canary_name(key.name)))
+    return CanaryView(DeploymentView.of(found) if found else None, ours)
+
+
 async def _earlier(
-    cluster: Kube, api: BatchedAPI | None, there: DeploymentView | None, pods: Sequence[PodView]
+    cluster: Kube,
+    api: BatchedAPI | None,
+    there: DeploymentView | None,
+    pods: Sequence[PodView],
+    canary: CanaryView,
 ) -> EarlierView | None:
     """What a rollout that was given up has gone back to, or one that is stuck can go back to.
 
-    That is the one of another revision of which most pods answer.
+    That is the one of another revision of which most pods answer. A canary is beside the one of
+    which most do, and while it runs beside the one that it began with.
     """
-    if api is None or there is None or not api.spec.update_strategy.auto_rollback:
+    if api is None or there is None:
         return None
-    if there.given_up is None and not is_stuck(there):
+    update, stuck = api.spec.update_strategy, is_stuck(there)
+    moving = there.given_up is not None or stuck
+    if update.canary is None and not (update.auto_rollback and moving):
         return None
     key = ObjectKey(api.metadata.namespace, api.metadata.name)
     bodies = await cluster.find(REPLICA_SETS, key.namespace, selector_text(key.name))
@@ -161,8 +192,13 @@ async def _earlier(
     for one in sets:
         if (one.name, one.revision) == noted:
             return one
+    if canary.is_beside(there.revision):
+        current = (one for one in sets if one.revision == there.revision)
+        return max(current, key=lambda one: one.number, default=None)
     ready = Counter(one.owner_uid for one in pods if one.ready and not (one.gone or one.role))
-    others = (one for one in sets if ready[one.uid] and one.revision != there.revision)
+    others = (
+        one for one in sets if ready[one.uid] and not (stuck and one.revision == there.revision)
+    )
     return max(others, key=lambda one: (ready[one.uid], one.number), default=None)
 
 

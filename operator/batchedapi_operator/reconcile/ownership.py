@@ -20,7 +20,7 @@ from batchedapi_operator.cluster import (
 )
 from batchedapi_operator.errors import NotOwnedError
 from batchedapi_operator.reconcile.conditions import DELETING, WAITING, NewCondition
-from batchedapi_operator.views import ChildView, Observed, WebView
+from batchedapi_operator.views import CanaryView, ChildView, Observed, WebView
 
 SOONEST_SECONDS: Final = 2.0
 LATEST_SECONDS: Final = 8.0
@@ -39,6 +39,9 @@ def owned(uid: str, child: ChildView) -> bool:
 def without_others(uid: str, observed: Observed) -> Observed:
     """A Deployment of somebody else's says nothing about our replicas."""
     deployment, web = observed.deployment, observed.web.deployment
+    canary = observed.canary.deployment
+    if canary is not None and not owned(uid, canary.child):
+        observed = replace(observed, canary=CanaryView())
     if deployment is not None and not owned(uid, deployment.child):
         observed = replace(observed, deployment=None)
     if web is not None and not owned(uid, web.child):
@@ -108,6 +111,8 @@ def _named(observed: Observed) -> tuple[tuple[Resource, ChildView], ...]:
     children += observed.policies.items()
     if observed.web.deployment is not None:
         children.append((DEPLOYMENTS, observed.web.deployment.child))
+    if observed.canary.deployment is not None:
+        children.append((DEPLOYMENTS, observed.canary.deployment.child))
     if observed.web.budget is not None:
         children.append((DISRUPTION_BUDGETS, observed.web.budget))
     return tuple(children)

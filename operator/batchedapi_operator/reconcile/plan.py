@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Final
 
 from batchedapi_core import contract
+from batchedapi_core.canary import GiveUp, Judged
 from batchedapi_core.manifest import (
     SPREAD,
     BatchedAPI,
@@ -33,6 +34,7 @@ from batchedapi_operator.cluster import (
 )
 from batchedapi_operator.errors import InvalidSpecError, NotOwnedError
 from batchedapi_operator.events import Note, notes_of
+from batchedapi_operator.reconcile.canary import canary_count, is_tried, promoted, verdict_on
 from batchedapi_operator.reconcile.conditions import (
     NewCondition,
     is_stuck,
@@ -47,7 +49,7 @@ from batchedapi_operator.reconcile.ownership import (
     refuse_foreign,
     without_others,
 )
-from batchedapi_operator.reconcile.rollback import decided, given_up, to_give_up
+from batchedapi_operator.reconcile.rollback import asked_for, decided, given_up, to_give_up
 from batchedapi_operator.reconcile.status import StatusSubject, build_status
 from batchedapi_operator.resources import annotate
 from batchedapi_operator.resources.configmap import (
@@ -57,6 +59,7 @@ from batchedapi_operator.resources.configmap import (
     revision_of,
 )
 from batchedapi_operator.resources.deployment import (
+    build_canary,
     build_deployment,
     build_peers,
     build_service,
@@ -139,6 +142,7 @@ def plan(
     hindrance: NewCondition | None = None,
     defaults: Pod = SPREAD,
     image_volumes: bool = False,
+    judged: Judged | None = None,
 ) -> Plan:
     """Decide what to write.
 
@@ -152,6 +156,7 @@ def plan(
         hindrance: Why a write failed of which the API is not to blame; the same.
         defaults: What lies under the settings of the pods of a new revision.
         image_volumes: The cluster mounts images, so an `oci://` model is mounted.
+        judged: What the counts of a canary and of the pods beside it have come to.
     """
     metadata, moment = document["metadata"], datetime.fromisoformat(now)
     ours = without_others(metadata["uid"], observed)
@@ -160,12 +165,15 @@ def plan(
         defaults=defaults, policies=policies, image_volumes=image_volumes,
     )  # fmt: skip
     api, revision, problem = subject.api, subject.revision, refusal or subject.problem
+    taken = None if revision is None else promoted(document, revision, judged)
+    if api is not None and revision is not None and not (subject.given_up or taken):
+        subject = replace(subject, tried=is_tried(api, revision, ours))
     deleted = deletion(metadata)
     held = deleted or hindrance or (waits[0] if waits is not None and problem is None else None)
     status = build_status(replace(subject, problem=problem, hindrance=held), ours, now)
-    pods = (*observed.pods, *observed.web.pods)
+    pods = (*observed.pods, *observed.web.pods, *observed.canary.pods)
     due = until_told(pods, moment)
-    notes = notes_of(observed.status, status, subject.given_up)
+    notes = notes_of(observed.status, status, subject.given_up, taken)
     nothing = Plan((), None, (), (), status, notes, due)
     if deleted is not None or hindrance is not None:
         return replace(nothing, notes=nothing.notes if deleted is None else ())
@@ -183,9 +191,16 @@ def plan(
     image = subject.image
     stage = stage_of(api, revision, without_overdue(observed, moment))
     spec = document["spec"]
-    back = subject.given_up or to_give_up(api, revision, observed, status["message"])
+    back, tried = subject.given_up, subject.tried
+    if tried:
+        verdict = verdict_on(revision, observed, judged, status["message"])
+        if isinstance(verdict, GiveUp) and observed.earlier is not None:
+            beside, asked = observed.earlier.name, asked_for(api, revision)
+            back, tried = GivenUp(revision.name, beside, verdict.why, asked), False
+    else:
+        back = back or to_give_up(api, revision, observed, status["message"])
     children = _children(
-        api, revision, image, observed, policies, stage=stage, spec=spec, back=back
+        api, revision, image, observed, policies, stage=stage, spec=spec, back=back, tried=tried
     )
     made = _written(replace(nothing, apply=children), api, revision, observed, stage)
     own = own_count(api, observed)
@@ -291,11 +306,12 @@ def running(api: BatchedAPI, observed: Observed) -> Running | None:
 
     The status tells as well where the API is as it was when its children were written: then another
     setting or label in the Deployment is the work of others, to be put right under the same name.
-    Not where a rollout was given up: the Deployment alone tells what it has gone back to.
+    Not where a rollout was given up, or is tried: the Deployment alone tells what it has instead.
     """
     deployment, status = observed.deployment, observed.status
     told = section(status, "revision")
-    named = told.get("rolledBack") or told.get("current")
+    other = told.get("rolledBack") or told.get("canary")
+    named = other or told.get("current")
     setting = None if deployment is None else deployment.setting
     defaults = None if setting is None else setting.defaults
     digest = named and named.removeprefix(f"{api.metadata.name}-")
@@ -306,7 +322,7 @@ def running(api: BatchedAPI, observed: Observed) -> Running | None:
         one["type"] == ConditionType.SPEC_VALID and one["status"] == "True"
         for one in listed(status, "conditions")
     )
-    back = deployment.given_up is not None or told.get("rolledBack")
+    back = deployment.given_up is not None or other
     if written is not None and accepted and not back:
         return written
     return Running(deployment.revision, setting, defaults)
@@ -332,6 +348,7 @@ def _children(
     stage: "Stage",
     spec: JsonObject,
     back: GivenUp | None,
+    tried: bool,
 ) -> tuple[Apply, ...]:
     """The revision first: pods that name it must find it; and be guarded from the first on.
 
@@ -347,7 +364,11 @@ def _children(
     peers = [Apply(SERVICES, build_peers(api), observed.peers)] if compares else []
     body = build_deployment(api, revision, image, held=stage.held)
     annotate(body, noted(spec))
-    body = decided(body, observed, back)
+    body = decided(body, observed, back, tried=tried)
+    count = canary_count(api, revision, observed, tried=tried, given_up=back is not None)
+    if count is not None:
+        canary = build_canary(api, revision, image, count)
+        of_web.append(_deployed(canary, observed.canary.deployment))
     files = build_config_map(api, revision)
     setting = setting_digest(api.with_pod_defaults(revision.defaults))
     annotate(files, {contract.ANNOTATION_SETTING: setting})
@@ -430,7 +451,9 @@ def surplus_revisions(
     api: BatchedAPI, revision: Revision, observed: Observed
 ) -> tuple[ChildView, ...]:
     """Revisions that nothing refers to any more, but for the youngest."""
-    deployments = (observed.deployment, observed.web.deployment)
+    deployments = (
+        observed.deployment, observed.web.deployment, observed.canary.deployment,
+    )  # fmt: skip
     running = {one.revision for one in deployments if one is not None}
     used = {revision.digest, *running, *observed.revisions_in_use}
     source = api.spec.predictor.source

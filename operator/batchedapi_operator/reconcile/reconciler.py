@@ -7,6 +7,7 @@ from datetime import datetime
 from functools import partial
 from typing import Final
 
+from batchedapi_core.canary import Judged
 from batchedapi_core.manifest import SPREAD, Pod
 from batchedapi_operator.cluster import (
     BATCHED_APIS,
@@ -36,7 +37,7 @@ from batchedapi_operator.reconcile.observe import observe
 from batchedapi_operator.reconcile.ownership import deletion
 from batchedapi_operator.reconcile.plan import NO_POLICIES, Plan, plan
 from batchedapi_operator.reconcile.status import hindered_status, news_in, same, words_rest
-from batchedapi_operator.resources import web_name
+from batchedapi_operator.resources import canary_name, web_name
 from batchedapi_operator.resources.policies import Policies
 from batchedapi_operator.store import ApiView, Store
 from batchedapi_operator.views import Observed
@@ -58,6 +59,7 @@ class Reconciler:
         pod_defaults: Pod = SPREAD,
         image_volumes: bool = False,
         forget: Callable[[ObjectKey], None] = lambda _: None,
+        judged: Callable[[ObjectKey], Judged | None] = lambda _: None,
         wall: Callable[[], datetime] = utc_now,
     ) -> None:
         self._cluster = cluster
@@ -67,6 +69,7 @@ class Reconciler:
         self._pod_defaults = pod_defaults
         self._image_volumes = image_volumes
         self._forget = forget
+        self._judged = judged
         self._wall = wall
         self._executor = PlanExecutor(cluster, wall)
         self._outbox = outbox
@@ -96,8 +99,9 @@ class Reconciler:
     ) -> float | None:
         try:
             observed = await observe(
-                self._cluster, document, self._policies.kinds, self._store.revisions(key)
-            )
+                self._cluster, document, self._policies.kinds, self._store.revisions(key),
+                tried=self._store.canary(key) is not None,
+            )  # fmt: skip
         except NamespaceGoingError:
             raise
         except ApplyError as error:
@@ -129,12 +133,15 @@ class Reconciler:
             if observed.deployment is not None and deployed:
                 # those before were rolled out maybe: these, of another template, are not yet
                 web = ObjectKey(key.namespace, web_name(key.name))
+                tried = ObjectKey(key.namespace, canary_name(key.name))
+                canary = deployed.get(tried, observed.canary.deployment)
                 observed = replace(
                     observed,
                     deployment=deployed.get(key, observed.deployment),
                     web=replace(
                         observed.web, deployment=deployed.get(web, observed.web.deployment)
                     ),
+                    canary=replace(observed.canary, deployment=canary),
                 )
                 made = self._plan(document, observed)
         except NotOwnedError as error:
@@ -188,4 +195,5 @@ class Reconciler:
             image_volumes=self._image_volumes,
             refusal=refusal,
             hindrance=hindrance,
+            judged=self._judged(ObjectKey.of(document)),
         )

@@ -47,6 +47,8 @@ def to_give_up(api: BatchedAPI, revision: Revision, observed: Observed, why: str
     there, earlier = observed.deployment, observed.earlier
     if there is None or earlier is None or there.revision != revision.digest:
         return None
+    if not api.spec.update_strategy.auto_rollback:
+        return None
     # its controller tells of the rollout before until it has made a pod of this one
     begun = there.settled and there.updated > 0
     pods = (one for one in observed.pods if one.revision == revision.digest and not one.gone)
@@ -57,20 +59,25 @@ def to_give_up(api: BatchedAPI, revision: Revision, observed: Observed, why: str
     return GivenUp(revision.name, earlier.name, why, asked_for(api, revision))
 
 
-def decided(body: JsonObject, observed: Observed, back: GivenUp | None) -> JsonObject:
+def decided(
+    body: JsonObject, observed: Observed, back: GivenUp | None, *, tried: bool = False
+) -> JsonObject:
     """The Deployment as it is to be applied: with the pods to go back to, where there are any.
+
+    While another revision is `tried` in a canary, they are those that answer.
 
     Any other note becomes ours by being empty, and the next apply takes it away: kubectl copies it
     from a ReplicaSet, and an apply leaves alone what others own.
     """
-    if back is not None and observed.earlier is not None:
-        return gone_back(body, observed.earlier, back)
-    if observed.deployment is not None and observed.deployment.given_up is not None:
+    there, earlier = observed.deployment, observed.earlier
+    if back is None and there is not None and there.given_up is not None:
         annotate(body, {contract.ANNOTATION_GIVEN_UP: ""})
-    return body
+    if earlier is None or not (back or tried):
+        return body
+    return gone_back(body, earlier, back)
 
 
-def gone_back(body: JsonObject, earlier: EarlierView, given_up: GivenUp) -> JsonObject:
+def gone_back(body: JsonObject, earlier: EarlierView, given_up: GivenUp | None) -> JsonObject:
     """The Deployment with the very pods of that ReplicaSet, so that none of them starts anew.
 
     What it says of its revision is said of the earlier one, since its controller copies that.
@@ -80,7 +87,7 @@ def gone_back(body: JsonObject, earlier: EarlierView, given_up: GivenUp) -> Json
     annotations = {
         **{name: one for name, one in said.items() if name not in of_revision},
         **{name: one for name, one in earlier.annotations.items() if name in of_revision},
-        **given_up.noted(),
+        **({} if given_up is None else given_up.noted()),
     }
     return {
         **body,

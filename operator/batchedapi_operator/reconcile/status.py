@@ -22,7 +22,7 @@ from batchedapi_operator.resources import (
 )
 from batchedapi_operator.resources.configmap import Revision
 from batchedapi_operator.resources.revised import GivenUp
-from batchedapi_operator.views import DeploymentView, Observed
+from batchedapi_operator.views import DeploymentView, Observed, PodView
 
 OUR_CONDITIONS: Final = (
     ConditionType.READY,
@@ -67,6 +67,8 @@ class StatusSubject:
     """Progressing, where nothing can move before something else is gone."""
     given_up: GivenUp | None = None
     """The rollout to that revision, where pods of an earlier one are there in its place."""
+    tried: bool = False
+    """That revision has a canary, and nothing else yet."""
 
     @property
     def paused(self) -> bool:
@@ -94,6 +96,11 @@ def build_status(subject: StatusSubject, observed: Observed, now: str) -> JsonOb
             lasting["revision"] = {
                 "current": current, "image": deployment.image,
                 "rolledBack": subject.given_up.revision,
+            }  # fmt: skip
+        elif subject.tried and deployment is not None:
+            current = revision_name(subject.name, deployment.revision)
+            lasting["revision"] = {
+                "current": current, "image": deployment.image, "canary": subject.revision.name,
             }  # fmt: skip
     return {
         "observedGeneration": subject.generation,
@@ -127,21 +134,23 @@ def _conditions(
         was_at_zero=said in _ASLEEP,
         replicas=_replicas(observed),
     )
+    canary = observed.canary
+    newest, new = (canary.deployment, canary.pods) if subject.tried else (deployment, pods)
     causes = (
-        conditions.spec_valid(subject.problem, deployment, pods, front),
-        conditions.scheduled((*pods, *front.pods)),
+        conditions.spec_valid(subject.problem, newest, new, front),
+        conditions.scheduled((*pods, *front.pods, *canary.pods)),
         conditions.model_loaded(
-            pods,
-            deployment.revision if deployment is not None else "",
+            new,
+            newest.revision if newest is not None else "",
             now,
             at_zero=front.at_zero,
-            wanted=deployment is not None and deployment.replicas > 0,
+            wanted=newest is not None and newest.replicas > 0,
         ),
-        *_compared(subject, observed),
+        *_compared(subject, newest, new),
     )
     hindrance = (
         subject.hindrance
-        or conditions.without_pods(((deployment, pods), (web, front.pods)))
+        or conditions.without_pods(((deployment, pods), (web, front.pods), (newest, new)))
         or conditions.rolled_back(subject.given_up)
     )
     # before what may yet be well
@@ -151,16 +160,20 @@ def _conditions(
     queued = subject.queued
     return (
         conditions.ready_by_roles(workers, deployment, front, why, now) if queued else workers,
-        hindrance or conditions.progressing(deployment, front if queued else None),
+        hindrance
+        or (conditions.tried(newest) if subject.tried else None)
+        or conditions.progressing(deployment, front if queued else None),
         *causes,
     )
 
 
-def _compared(subject: StatusSubject, observed: Observed) -> Iterable[NewCondition]:
+def _compared(
+    subject: StatusSubject, newest: DeploymentView | None, pods: Sequence[PodView]
+) -> Iterable[NewCondition]:
     """The condition of an API that compares revisions."""
-    api, deployment = subject.api, observed.deployment
+    api = subject.api
     if api is not None and api.spec.update_strategy.compare.is_on:
-        yield conditions.compared(observed.pods, deployment.revision if deployment else "")
+        yield conditions.compared(pods, newest.revision if newest else "")
 
 
 def _replica_counts(deployment: DeploymentView | None, before: JsonObject) -> JsonObject:
@@ -241,6 +254,8 @@ def _is_current(subject: StatusSubject, observed: Observed) -> bool:
             and one.get("observedGeneration") == subject.generation
             for one in listed(observed.status, "conditions")
         )
+    if subject.tried:
+        return any(one.ready for one in observed.canary.of(subject.revision.digest))
     if deployment.revision != subject.revision.digest:
         return not deployment.revision  # without the label nothing tells that it is another
     if at_zero(subject.api, observed):

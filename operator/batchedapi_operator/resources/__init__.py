@@ -25,6 +25,11 @@ def web_name(api_name: str) -> str:
     return f"{api_name}-web"
 
 
+def canary_name(api_name: str) -> str:
+    """Name of the Deployment of the pods of a revision that is tried beside another."""
+    return f"{api_name}-canary"
+
+
 def peers_name(api_name: str) -> str:
     """Name of the Service by which the pods of an API find each other."""
     return f"{api_name}-peers"

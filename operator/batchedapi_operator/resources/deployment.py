@@ -21,6 +21,7 @@ from batchedapi_operator.resources import (
     WORKER,
     annotate,
     answering_labels,
+    canary_name,
     head,
     labels,
     peers_name,
@@ -192,6 +193,23 @@ def build_deployment(
             "spec": _pod(api, revision, image),
         },
     }
+    return body
+
+
+def build_canary(api: BatchedAPI, revision: Revision, image: str, replicas: int) -> JsonObject:
+    """The Deployment NAME-canary: pods as NAME is to have them, behind the same Service.
+
+    Its replicas are nobody else's, so they are in the same apply. A template that gets its pods
+    later would have no deadline: without any it is complete.
+    """
+    body, own = (
+        build_deployment(api, revision, image),
+        role_labels(api.metadata.name, contract.ROLE_CANARY),
+    )
+    body["metadata"]["name"] = canary_name(api.metadata.name)
+    body["metadata"]["labels"] |= own
+    body["spec"] |= {"replicas": replicas, "selector": {"matchLabels": own}}
+    body["spec"]["template"]["metadata"]["labels"] |= own
     return body
 
 

@@ -81,6 +81,9 @@ _LABELED: Final = (
 )  # fmt: skip
 
 
+_TOLD: Final = (*contract.FAILED_CODES, *contract.REFUSED_CODES)
+
+
 class Part(NamedTuple):
     """The part of a replica that a page is of."""
 
@@ -134,7 +137,7 @@ def _tell(family: str, error: str) -> None:
 def scaling_page(
     memory: slots.Memory, methods: Sequence[tuple[str, int]], part: Part = _WHOLE
 ) -> bytes:
-    """Only `contract.SCALING_SERIES`, without comments, and requests without their status.
+    """Only `contract.SCALING_SERIES`, without comments, and requests without most of their codes.
 
     At most `contract.SCALING_PAGE_BYTES` and so many a method.
     """
@@ -146,7 +149,7 @@ def scaling_page(
             labels = ",".join(
                 f'{name}="{value}"'
                 for name, value in sample.labels.items()
-                if (sample.name, name) != (contract.METRIC_REQUESTS, "code")
+                if (sample.name, name) != (contract.METRIC_REQUESTS, "code") or value in _TOLD
             )
             series = (sample.name, labels)
             values[series] = values.get(series, 0.0) + sample.value

@@ -350,6 +350,18 @@ REFUSED: Final[dict[str, tuple[Document, str]]] = {
         spec(**{BATCHING: {"queue": {"redis": {}}}}, updateStrategy={"autoRollback": True}),
         "spec.updateStrategy.autoRollback",
     ),
+    "a canary that takes rows": (
+        spec(**{BATCHING: {"queue": {"redis": {}}}}, updateStrategy={"canary": {}}),
+        "spec.updateStrategy.canary",
+    ),
+    "no canary at all": (
+        spec(updateStrategy={"canary": {"percent": 0}}),
+        "spec.updateStrategy.canary.percent",
+    ),
+    "a canary for a moment": (
+        spec(updateStrategy={"canary": {"for": "1s"}}),
+        "spec.updateStrategy.canary.for",
+    ),
     "fewer than none": (
         spec(**{BATCHING: {"queue": {"redis": {}}}}, autoscaling={"minReplicas": -1}),
         "spec.autoscaling.minReplicas",

@@ -1,4 +1,4 @@
-"""An API that compares revisions, on a real apiserver: what is made of it, and what is told."""
+"""An API that compares revisions, or tries them, on a real apiserver: what is made and told."""
 
 import json
 from typing import Final
@@ -8,7 +8,7 @@ from tests.contract.operator.test_operator import IN_IMAGE, container
 from tests.contract.operator.world import NAMED, Body, World, until
 
 from batchedapi_core import contract
-from batchedapi_operator.cluster import BATCHED_APIS, NETWORK_POLICIES, PODS, SERVICES
+from batchedapi_operator.cluster import BATCHED_APIS, DEPLOYMENTS, NETWORK_POLICIES, PODS, SERVICES
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("operator")]
 ON: Final[Body] = {"predictor": IN_IMAGE, "updateStrategy": {"compare": {"mode": "On"}}}
@@ -135,3 +135,89 @@ def revision_of(deployment: Body) -> str:
     """The digest that its pods carry."""
     labels = deployment["spec"]["template"]["metadata"]["labels"]
     return str(labels[contract.LABEL_REVISION])
+
+
+async def tried_pods(world: World, revision: str) -> list[Body]:
+    """Pods of that revision, of the canary and others, that are to stay."""
+    selector = f"{contract.LABEL_API}=tried,{contract.LABEL_REVISION}={revision}"
+    found = await world.kube.find(PODS, world.namespace, selector)
+    return [one for one in found if "deletionTimestamp" not in one["metadata"]]
+
+
+async def start(world: World, revision: str, count: int) -> None:
+    """Wait until there are so many of them, and make them ready."""
+
+    async def ready() -> bool:
+        found = await tried_pods(world, revision)
+        await world.make_ready(found)
+        return len(found) == count
+
+    await until(ready, f"{count} pods of {revision}")
+
+
+async def named(world: World, field: str) -> str:
+    """The revision that the status has in that field, as soon as it has one."""
+    found: list[str] = []
+
+    async def told() -> bool:
+        status = (await world.api("tried")).get("status") or {}
+        found.extend(filter(None, [(status.get("revision") or {}).get(field)]))
+        return bool(found)
+
+    await until(told, f"status.revision.{field}", 180.0)
+    return found[0]
+
+
+async def test_a_canary_is_beside_what_answers_until_it_is_promoted_or_given_up(
+    world: World,
+) -> None:
+    """One revision is promoted by hand, the next does not start until the real deadline."""
+    predictor = {**IN_IMAGE, "startupTimeout": "1s"}
+    update = {"canary": {"percent": 50, "for": "1h"}, "drainDelay": "1s"}
+    unseen = {"schedulerName": "nobody"}  # as above
+    spec = {"predictor": predictor, "updateStrategy": update, "pod": unseen}
+    await world.create_api("tried", spec)
+    first = revision_of(await world.deployment("tried"))
+    await start(world, first, 1)
+    await world.until_condition("tried", "Progressing", "RolloutComplete")
+    (served,) = await tried_pods(world, first)
+    await world.patch(BATCHED_APIS, "tried", {"spec": {"predictor": {"image": "none:2"}}})
+
+    name = await named(world, "canary")
+    second = name.removeprefix("tried-")
+    canary = await world.appears(DEPLOYMENTS, "tried-canary")
+    await world.until_condition("tried", "Progressing", "CanaryRuns")
+    await start(world, second, 1)
+    await world.until_condition("tried", "Ready", "AllReplicasReady")
+    service = await world.appears(SERVICES, "tried")
+    (tried,) = await tried_pods(world, second)
+    assert service["spec"]["selector"].items() <= tried["metadata"]["labels"].items()
+    assert (1, second) == (canary["spec"]["replicas"], revision_of(canary))
+    assert first == revision_of(await world.deployment("tried"))
+    assert [served["metadata"]["uid"]] == [
+        one["metadata"]["uid"] for one in await tried_pods(world, first)
+    ]
+
+    promote = {"metadata": {"annotations": {contract.ANNOTATION_PROMOTE: name}}}
+    await world.patch(BATCHED_APIS, "tried", promote)
+    await start(world, second, 2)
+    await world.until_condition("tried", "Progressing", "RolloutComplete")
+
+    async def alone() -> bool:
+        deployment = await world.appears(DEPLOYMENTS, "tried-canary")
+        there = await tried_pods(world, second), await tried_pods(world, first)
+        return deployment["spec"]["replicas"] == 0 and list(map(len, there)) == [1, 0]
+
+    await until(alone, "the canary and the first revision to go")
+    assert second == revision_of(await world.deployment("tried"))
+    (served,) = await tried_pods(world, second)
+    await world.patch(BATCHED_APIS, "tried", {"spec": {"predictor": {"image": "none:3"}}})
+
+    third = (await named(world, "rolledBack")).removeprefix("tried-")
+    assert third not in {first, second}
+    await until(alone, "the canary to go")
+    assert [served["metadata"]["uid"]] == [
+        one["metadata"]["uid"] for one in await tried_pods(world, second)
+    ]
+    assert second == revision_of(await world.deployment("tried"))
+    assert "Degraded" == (await world.api("tried"))["status"]["phase"]

@@ -16,6 +16,7 @@ from tests.unit.operator.worlds import (
     replica_set_body,
 )
 
+from batchedapi_core import contract
 from batchedapi_operator.cluster import (
     CONFIG_MAPS,
     DEPLOYMENTS,
@@ -417,3 +418,14 @@ def test_what_was_deleted_while_its_children_were_read_stays_deleted() -> None:
     store.put_observed(api_body(), observed(), since)
 
     assert (None, None, ()) == (store.api(KEY), store.deployment(KEY), store.apis())
+
+
+def test_a_promotion_is_news_though_the_spec_is_the_same() -> None:
+    """It is an annotation, which counts no generation."""
+    store, body = Store(), api_body()
+    store.put_api(body)
+    promoted = {**body["metadata"], "annotations": {contract.ANNOTATION_PROMOTE: "iris-b"}}
+
+    assert not store.put_api(body)
+    assert store.put_api({**body, "metadata": promoted})
+    assert not store.put_api({**body, "metadata": promoted})

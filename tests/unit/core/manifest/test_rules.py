@@ -250,6 +250,11 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {"serverSideBatching": QUEUE, "updateStrategy": {"autoRollback": True}},
     ),
     (
+        "canary cannot be set with spec.serverSideBatching.queue",
+        {"serverSideBatching": QUEUE},
+        {"serverSideBatching": QUEUE, "updateStrategy": {"canary": {"percent": 20}}},
+    ),
+    (
         "web.minReplicas must be <=",
         {"serverSideBatching": {"queue": {"redis": {}, "web": {"maxReplicas": 2}}}},
         {"serverSideBatching": {"queue": {"redis": {}, "web": {"minReplicas": 11}}}},

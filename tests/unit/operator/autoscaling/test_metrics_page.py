@@ -255,6 +255,7 @@ def test_the_page_for_scaling_says_the_same_as_the_whole_in_fewer_bytes(
 
     narrow = scaling_page(memory, names)
 
+    assert parsed(narrow.decode()).failed
     assert parsed(narrow.decode()) == parsed(whole_page(memory, names).decode())
     most = contract.SCALING_PAGE_BYTES + methods * contract.SCALING_PAGE_BYTES_A_METHOD
     assert len(narrow) <= most

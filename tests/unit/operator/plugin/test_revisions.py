@@ -1,4 +1,4 @@
-"""`kubectl batchedapi history` and `rollback` against an apiserver that answers over a socket."""
+"""`kubectl batchedapi history`, `rollback` and `promote` against an apiserver over a socket."""
 
 import json
 from copy import deepcopy
@@ -76,8 +76,11 @@ class Rolled(Cluster):
         if self.refuses:
             told = {"kind": "Status", "message": "spec.overload: no"}
             return web.json_response(told, status=self.refuses)
-        assert "application/json-patch+json" == request.headers["Content-Type"]
         assert "kubectl-batchedapi" == request.query["fieldManager"]
+        if request.headers["Content-Type"] == "application/merge-patch+json":
+            self.objects[request.path] |= await request.json()
+            return web.json_response(self.objects[request.path])
+        assert "application/json-patch+json" == request.headers["Content-Type"]
         for one in await request.json():
             assert "add" == one["op"]
             self.spec[one["path"].removeprefix("/spec/")] = one["value"]
@@ -292,3 +295,26 @@ def test_an_annotation_of_somebody_elses_says_nothing(cluster: Rolled, text: str
     cluster.sets[0]["metadata"]["annotations"][contract.ANNOTATION_SPEC] = text
 
     assert "not known" in run("history", "iris").output
+
+
+@pytest.mark.usefixtures("apiserver")
+def test_the_canary_that_runs_is_promoted_by_its_name(cluster: Rolled) -> None:
+    """So a revision that takes its place meanwhile is not."""
+    cluster.objects[API]["status"]["revision"] = {"current": "iris-a", "canary": "iris-b"}
+
+    told = run("promote", "iris")
+
+    assert (0, "iris: revision iris-b is rolled out\n") == (told.exit_code, told.output)
+    annotations = {contract.ANNOTATION_PROMOTE: "iris-b"}
+    assert {"annotations": annotations} == cluster.objects[API]["metadata"]
+
+
+@pytest.mark.usefixtures("apiserver")
+def test_without_a_canary_nothing_is_promoted(cluster: Rolled) -> None:
+    """Not even what was given up."""
+    cluster.objects[API]["status"]["revision"] = {"current": "iris-a", "rolledBack": "iris-b"}
+
+    told = run("promote", "iris")
+
+    assert (1, "Error: iris: no canary runs\n") == (told.exit_code, told.output)
+    assert "metadata" not in cluster.objects[API]

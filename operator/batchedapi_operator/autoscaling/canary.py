@@ -1,0 +1,120 @@
+"""What a canary and the pods beside it have counted so far, and what that has come to.
+
+Kept in memory alone: an operator that starts anew counts anew.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from batchedapi_core.canary import Allowed, Counts, Judged, Verdict, Wait, judge
+from batchedapi_core.manifest import BatchedAPI
+from batchedapi_core.scaling.samples import PodSample, fell
+from batchedapi_core.service_model import BatchSums
+from batchedapi_operator.autoscaling.metrics_page import MetricsPage
+from batchedapi_operator.cluster import ObjectKey
+
+WARM_UP: Final = 20.0
+"""Batches of a new process: they are slower than those to come."""
+
+
+@dataclass(slots=True)
+class _Trial:
+    """One revision, from the first look at which a pod of its canary was ready."""
+
+    revision: str
+    began: float
+    """Monotonic seconds."""
+    pages: dict[str, MetricsPage] = field(default_factory=dict)
+    """The last of each pod, by uid."""
+    old: Counts = Counts()  # noqa: RUF009 - a frozen value, safe to share
+    new: Counts = Counts()  # noqa: RUF009 - the same
+    verdict: Verdict = Wait()  # noqa: RUF009 - the same
+
+
+class Trials:
+    """Canaries of all APIs; owned by the loop."""
+
+    def __init__(self, decided: Callable[[ObjectKey], object]) -> None:
+        """`decided` is called with an API of which the canary is to end."""
+        self._decided = decided
+        self._known: dict[ObjectKey, _Trial] = {}
+
+    def judged(self, key: ObjectKey) -> Judged | None:
+        """The verdict so far; None: nothing was seen."""
+        trial = self._known.get(key)
+        return None if trial is None else Judged(trial.revision, trial.verdict)
+
+    def forget(self, key: ObjectKey) -> None:
+        """The API has no canary, or is gone."""
+        self._known.pop(key, None)
+
+    def clear(self) -> None:
+        """Another replica of the operator looks from now on."""
+        self._known.clear()
+
+    def look(
+        self,
+        key: ObjectKey,
+        api: BatchedAPI,
+        revisions: tuple[str, str],
+        pages: Sequence[MetricsPage],
+        now: float,
+    ) -> None:
+        """Count what is new in the pages of all pods at `now`.
+
+        Args:
+            key: The API.
+            api: Its manifest.
+            revisions: Digests of the one that answers, and of the one that is tried.
+            pages: Of pods of both.
+            now: Monotonic seconds.
+        """
+        asked, (former, canary) = api.spec.update_strategy, revisions
+        trial = self._known.get(key)
+        if trial is None or trial.revision != canary:
+            self.forget(key)
+            if not any(page.sample.revision == canary for page in pages):
+                return
+            trial = self._known[key] = _Trial(canary, now)
+        for page in pages:
+            counted = _since(trial.pages.get(page.sample.pod), page)
+            trial.pages[page.sample.pod] = page
+            if counted is None:
+                continue
+            if page.sample.revision == canary:
+                trial.new = trial.new.plus(*counted)
+            elif page.sample.revision == former:
+                trial.old = trial.old.plus(*counted)
+        if asked.canary is not None and isinstance(trial.verdict, Wait):
+            allowed = Allowed(asked.canary.for_, asked.compare.shares[0])
+            trial.verdict = judge(trial.old, trial.new, trial.began, now, allowed)
+            if not isinstance(trial.verdict, Wait):
+                self._decided(key)
+
+
+def _since(
+    before: MetricsPage | None, after: MetricsPage
+) -> tuple[float, float, float, BatchSums] | None:
+    """Requests, failed and refused ones, and batches since the page before; None: not known."""
+    if before is None or before.sample.process_start != after.sample.process_start:
+        return None
+    was, now = before.sample, after.sample
+    if fell(was, now):
+        return None
+    sums = _sums(now).plus(_sums(was).scaled(-1.0)) if was.batches >= WARM_UP else BatchSums()
+    if before.failed is None or after.failed is None:
+        return 0.0, 0.0, 0.0, sums.with_moments()
+    failed, refused = after.failed - before.failed, after.refused - before.refused
+    return (
+        max(0.0, now.answered - was.answered),
+        max(0.0, failed),
+        max(0.0, refused),
+        sums.with_moments(),
+    )
+
+
+def _sums(sample: PodSample) -> BatchSums:
+    return BatchSums(
+        sample.batches, sample.rows, sample.rows_squared, sample.batch_seconds, sample.row_seconds
+    )

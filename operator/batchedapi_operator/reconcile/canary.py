@@ -1,0 +1,79 @@
+"""A revision that is tried beside another: whether it is, how that ends, and how many pods it has.
+
+Nothing is remembered but by what is there. NAME-canary has pods of the revision, so it is tried;
+NAME has its template, so it was promoted; NAME has the note that autoRollback writes, so it was
+given up.
+"""
+
+import math
+
+from batchedapi_core import contract
+from batchedapi_core.canary import GiveUp, Judged, Promote, Verdict, Wait
+from batchedapi_core.manifest import BatchedAPI
+from batchedapi_operator.cluster import JsonObject, section
+from batchedapi_operator.reconcile.conditions import is_stuck, load_failure, rolled_out
+from batchedapi_operator.resources.configmap import Revision
+from batchedapi_operator.views import Observed
+
+BY_HAND = Promote("it was promoted by hand")
+
+
+def is_tried(api: BatchedAPI, revision: Revision, observed: Observed) -> bool:
+    """Whether pods of `revision` are to be beside those that answer, and not yet in their place.
+
+    To begin, it takes some that are ready: else the new ones can but mend something.
+    """
+    there, earlier, canary = observed.deployment, observed.earlier, observed.canary
+    if api.spec.update_strategy.canary is None or there is None or earlier is None:
+        return False
+    if revision.digest in {there.revision, earlier.revision}:
+        return False
+    if not there.revision or there.replicas <= 0:  # somebody took its label; nobody is to answer
+        return False
+    begun = canary.deployment is not None and canary.deployment.revision == revision.digest
+    return (begun and canary.is_wanted) or there.ready > 0
+
+
+def promoted(document: JsonObject, revision: Revision, judged: Judged | None) -> Promote | None:
+    """Why `revision` takes over; None: it does not, or nobody knows any more."""
+    asked = section(document["metadata"], "annotations").get(contract.ANNOTATION_PROMOTE)
+    if asked == revision.name:
+        return BY_HAND
+    verdict = None if judged is None or judged.revision != revision.digest else judged.verdict
+    return verdict if isinstance(verdict, Promote) else None
+
+
+def verdict_on(revision: Revision, observed: Observed, judged: Judged | None, told: str) -> Verdict:
+    """How the canary of `revision` ends that was not promoted; `told` is why it does not start.
+
+    As autoRollback has it, one that cannot start has until its deadline, and one of which no pod
+    can be created holds nothing.
+    """
+    canary, there = observed.canary.of(revision.digest), observed.canary.deployment
+    if there is None or there.revision != revision.digest or not there.settled:
+        return Wait()
+    for pod in canary:
+        failure = load_failure(pod) if pod.was_ready else None
+        if failure is not None:
+            return GiveUp(failure[1])
+    if is_stuck(there) and there.updated > 0 and not any(one.was_ready for one in canary):
+        return GiveUp(told)
+    if judged is None or judged.revision != revision.digest:
+        return Wait()
+    return judged.verdict
+
+
+def canary_count(
+    api: BatchedAPI, revision: Revision, observed: Observed, *, tried: bool, given_up: bool
+) -> int | None:
+    """The replicas of NAME-canary; None leaves it as it is, or there is none.
+
+    Its pods answer until NAME has all of theirs in their place.
+    """
+    there, canary = observed.deployment, api.spec.update_strategy.canary
+    if tried and canary is not None and there is not None:
+        return math.ceil(canary.percent * there.replicas / 100)
+    if not observed.canary.is_wanted or there is None:
+        return None
+    taken_over = there.revision == revision.digest and rolled_out(there)
+    return 0 if given_up or taken_over else None
