@@ -220,9 +220,14 @@ class RealKind:
         known = "\n  ".join(f"{name}) printf '{text}' ;;" for name, text in answers.items())
         text = REAL_DOCKER_STAND_IN.format(answers=known, failure=standins.NO_DAEMON)
         executable(self.folder / "docker", text)
+        own = {
+            "PATH": f"{self.folder}:{os.environ['PATH']}",
+            # A cluster that fails to start is taken out of the file that this names.
+            "KUBECONFIG": str(self.folder / "kubeconfig"),
+        }
         done = subprocess.run(
             [self.program, *words],
-            env={**os.environ, "PATH": f"{self.folder}:{os.environ['PATH']}"},
+            env={**os.environ, **own},
             input="" if stdin is None else json.dumps(stdin),
             capture_output=True,
             text=True,
