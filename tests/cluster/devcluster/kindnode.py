@@ -10,8 +10,6 @@ from .steps import run, step
 
 TAG: Final = "kindest/node:batchedapi"
 SOURCES: Final = paths.SOURCES / "kindnode"
-CONTEXT: Final = paths.CACHE / "kindnode"
-"""What is copied into the image; it stays, so that a second build takes seconds."""
 PACKAGES: Final = (
     "bash,ca-certificates,conntrack,containernetworking-plugins,curl,dbus,ethtool,iproute2,iptables,"
     "jq,kmod,mount,nftables,procps,runc,systemd,systemd-sysv,util-linux"
@@ -49,69 +47,70 @@ NETWORK: Final = {
         {"type": "portmap", "capabilities": {"portMappings": True}},
     ],
 }
-MANIFESTS: Final = {
-    # kindnetd is no Go module: a bridge takes its place, which needs nothing in the cluster.
-    "default-cni.yaml": {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": "bridge", "namespace": "kube-system"},
-    },
-    # Nor is the provisioner: the class is there, and binds nothing.
-    "default-storage.yaml": {
-        "apiVersion": "storage.k8s.io/v1",
-        "kind": "StorageClass",
-        "metadata": {"name": "standard"},
-        "provisioner": "kubernetes.io/no-provisioner",
-    },
+NO_DRIVER: Final = {
+    "apiVersion": "v1",
+    "kind": "ConfigMap",
+    "metadata": {"name": "bridge", "namespace": "kube-system"},
 }
+"""In the place of kindnetd, which is no Go module: the bridge needs nothing in the cluster."""
+STORAGE_CLASS: Final = {
+    "apiVersion": "storage.k8s.io/v1",
+    "kind": "StorageClass",
+    "metadata": {"name": "standard"},
+    "provisioner": "kubernetes.io/no-provisioner",
+}
+"""It is there, as on kind, and binds nothing."""
 
 
 def build() -> str:
-    """Build the image with the Docker engine, and give its name."""
-    CONTEXT.mkdir(parents=True, exist_ok=True)
-    debian = CONTEXT / "debian.tar"
+    """Build the image with the Docker engine, and give its name.
+
+    What is copied into it stays, so that a second build takes seconds.
+    """
+    sources = (Path(__file__), tools.KUBE_SOURCES / "go.mod", SOURCES / "coredns" / "main.go")
+    context = paths.CACHE / f"kindnode-{tools.content_hash(*sources)}"
+    context.mkdir(parents=True, exist_ok=True)
+    debian = context / "debian.tar"
     if not debian.exists():
         tools.debian_packages()
         with step(f"node: mmdebstrap {images.SUITE}"):
             images.bootstrap(debian, PACKAGES)
-    programs()
-    files()
+    programs(context)
+    files(context / "files")
     with step("node: images of the control plane"):
-        kubernetes = tools.kubernetes_version()
-        kubeadm = CONTEXT / "bin" / "kubeadm"
-        version = f"--kubernetes-version={kubernetes}"
-        names = run(kubeadm, "config", "images", "list", version).split()
+        version = f"--kubernetes-version={tools.kubernetes_version()}"
+        names = run(context / "bin" / "kubeadm", "config", "images", "list", version).split()
         dns = [name for name in names if "/coredns" in name]
         control_plane = [name for name in names if "/coredns" not in name and "/pause" not in name]
-        stage("programs", *control_plane)
-        stage("coredns", *dns)
-        stage("pause", SANDBOX)
-        run("docker", "save", "-o", CONTEXT / "images.tar", *control_plane, *dns, SANDBOX)
+        stage(context, "programs", *control_plane)
+        stage(context, "coredns", *dns)
+        stage(context, "pause", SANDBOX)
+        run("docker", "save", "-o", context / "images.tar", *control_plane, *dns, SANDBOX)
     with step(f"node: {TAG}"):
-        stage("node", TAG)
+        stage(context, "node", TAG)
     return TAG
 
 
-def stage(name: str, *tags: str) -> None:
+def stage(context: Path, name: str, *tags: str) -> None:
     """Build a stage of the Dockerfile."""
     arguments = [f"--target={name}", f"--file={SOURCES / 'Dockerfile'}"]
     arguments += [f"--tag={tag}" for tag in tags]
-    run("docker", "build", *arguments, CONTEXT, env={"DOCKER_BUILDKIT": "1"})
+    run("docker", "build", *arguments, context, env={"DOCKER_BUILDKIT": "1"})
 
 
-def programs() -> None:
+def programs(context: Path) -> None:
     """Put all programs of the node into the context.
 
     What the local node does not have is built in a copy of its Go module, at the versions that are
     there: Go's build cache then has most of it.
     """
-    made = CONTEXT / "bin"
+    made = context / "bin"
     made.mkdir(exist_ok=True)
     shutil.copy(tools.kubernetes(), made / "kube")
-    shutil.copy(tools.pause(), CONTEXT / "pause")
+    shutil.copy(tools.pause(), context / "pause")
     for name in tools.CONTAINERD:
         shutil.copy(tools.go_program(name), made / name)
-    module = CONTEXT / "module"
+    module = context / "module"
     if not module.exists():
         with step("node: versions of Go modules"):
             resolve(module)
@@ -136,19 +135,20 @@ def resolve(module: Path) -> None:
     partial.rename(module)
 
 
-def files() -> None:
-    """Put kind's own files, the network's configuration and the manifests into the context."""
-    made = CONTEXT / "files"
+def files(made: Path) -> None:
+    """Make a folder of kind's own files, the network's configuration and the manifests."""
     shutil.rmtree(made, ignore_errors=True)
     module = tools.GO_PROGRAMS["kind"]
     kind = json.loads(run("go", "mod", "download", "-json", module))["Dir"]
     shutil.copytree(Path(kind) / "images" / "base" / "files", made, copy_function=shutil.copyfile)
     for path in (made, *made.rglob("*")):  # Go's are read-only
         path.chmod(0o755 if path.is_dir() or path.parent.name == "bin" else 0o644)
-    (made / "kind" / "version").write_text(tools.kubernetes_version())
-    (made / "kind" / "manifests").mkdir()
-    for name, manifest in MANIFESTS.items():
-        (made / "kind" / "manifests" / name).write_text(json.dumps(manifest))
-    configuration = made / "etc" / "cni" / "net.d" / "10-pods.conflist"
-    configuration.parent.mkdir(parents=True)
-    configuration.write_text(json.dumps(NETWORK))
+    texts = {
+        "kind/version": tools.kubernetes_version(),
+        "etc/cni/net.d/10-pods.conflist": json.dumps(NETWORK),
+        "kind/manifests/default-cni.yaml": json.dumps(NO_DRIVER),
+        "kind/manifests/default-storage.yaml": json.dumps(STORAGE_CLASS),
+    }
+    for name, text in texts.items():
+        (made / name).parent.mkdir(parents=True, exist_ok=True)
+        (made / name).write_text(text)
