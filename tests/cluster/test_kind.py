@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pytest
 from tests.cluster import standins
-from tests.cluster.devcluster import inputs, kind, paths, tools
+from tests.cluster.devcluster import inputs, kind, kindnode, network, paths, tools
 
 REAL_DOCKER_STAND_IN: Final = """\
 #!/bin/sh
@@ -220,9 +220,14 @@ class RealKind:
         known = "\n  ".join(f"{name}) printf '{text}' ;;" for name, text in answers.items())
         text = REAL_DOCKER_STAND_IN.format(answers=known, failure=standins.NO_DAEMON)
         executable(self.folder / "docker", text)
+        own = {
+            "PATH": f"{self.folder}:{os.environ['PATH']}",
+            # A cluster that fails to start is taken out of the file that this names.
+            "KUBECONFIG": str(self.folder / "kubeconfig"),
+        }
         done = subprocess.run(
             [self.program, *words],
-            env={**os.environ, "PATH": f"{self.folder}:{os.environ['PATH']}"},
+            env={**os.environ, **own},
             input="" if stdin is None else json.dumps(stdin),
             capture_output=True,
             text=True,
@@ -288,3 +293,15 @@ def test_the_stand_in_of_kind_says_what_kind_says(
 ) -> None:
     """The stand-in is compared with the real kind as far as that runs without a daemon."""
     assert says in real.run(*words)
+
+
+@pytest.mark.usefixtures("real")
+def test_a_node_image_made_here_has_the_files_of_the_same_kind(tmp_path: Path) -> None:
+    """Go's cache has them read-only, and none of them as a program; a node starts with one."""
+    kindnode.files(tmp_path / "files")
+
+    assert os.access(tmp_path / "files/usr/local/bin/entrypoint", os.X_OK)
+    assert tools.kubernetes_version() == (tmp_path / "files/kind/version").read_text()
+    configuration = json.loads((tmp_path / "files/etc/cni/net.d/10-pods.conflist").read_text())
+    (given,) = configuration["plugins"][0]["ipam"]["ranges"]
+    assert [{"subnet": network.POD_CIDR}] == given

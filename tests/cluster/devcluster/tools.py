@@ -125,12 +125,17 @@ def kubernetes() -> Path:
     """
     sources = [KUBE_SOURCES / name for name in ("go.mod", "go.sum", "main.go")]
     binary = paths.CACHE / f"kube-{content_hash(*sources)}"
+    what = f"Kubernetes {kubernetes_version()} and etcd"
+    go_build(binary, ".", kubernetes_flags(), what=what)
+    return binary
+
+
+def kubernetes_flags() -> str:
+    """Linker flags that tell Kubernetes' programs their version."""
     version = kubernetes_version()
     major, minor, _ = version.removeprefix("v").split(".")
     stamp = "-X k8s.io/component-base/version.git"
-    flags = f"-s -w {stamp}Version={version} {stamp}Major={major} {stamp}Minor={minor}"
-    go_build(binary, ".", flags, what=f"Kubernetes {version} and etcd")
-    return binary
+    return f"-s -w {stamp}Version={version} {stamp}Major={major} {stamp}Minor={minor}"
 
 
 def pause() -> Path:
@@ -140,7 +145,9 @@ def pause() -> Path:
     return binary
 
 
-def go_build(binary: Path, package: str, flags: str, *, what: str) -> None:
+def go_build(
+    binary: Path, package: str, flags: str, *, what: str, module: Path = KUBE_SOURCES
+) -> None:
     """Build a static binary, unless it is there; it appears when it is whole."""
     with state.one_at_a_time(binary.name):
         if binary.exists():
@@ -149,5 +156,5 @@ def go_build(binary: Path, package: str, flags: str, *, what: str) -> None:
         partial = binary.with_suffix(".partial")
         build = ("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", flags, "-o", partial)
         with step(f"go build: {what}"):
-            run(*build, package, cwd=KUBE_SOURCES, env=GO)
+            run(*build, package, cwd=module, env=GO)
         partial.rename(binary)
