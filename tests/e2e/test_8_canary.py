@@ -26,30 +26,32 @@ class Tried:
     def predict(self, items):
         if self.failing and any(item["id"] % 50 == 0 for item in items):
             raise ValueError("a fiftieth of all fail")
-        loaded = self.slower if len(items) > 1 else 1.0
-        time.sleep(0.010 + 0.012 * loaded * len(items))
+        loaded = self.slower if len(items) > 2 else 1.0
+        time.sleep(0.040 + 0.024 * loaded * len(items))
         return items
 """
 NAME: Final = "tried"
-RATE: Final = 126.0
-"""Requests a second, of three pods: the slower one has batches of three rows and more."""
+REPLICAS: Final = 4
+RATE: Final = 125.0
+"""Requests a second, at three quarters of what the replicas can do: a slower pod, which clients
+with kept connections ask less, still has batches of more than two rows."""
 GIVEN_UP_SECONDS: Final = 120.0
 
 
 @pytest.fixture(scope="module")
 def tried(namespace: str) -> Iterator[str]:
-    """The namespace, with an API of two replicas that tries each revision in one pod for 40 s."""
+    """The namespace, with an API of four replicas that tries each revision in one pod for 40 s."""
     source: dict[str, Any] = {"kind": "ConfigMap", "metadata": {"name": "tried-model"}}
     cluster.apply({"apiVersion": "v1", **source, "data": {"model.py": CODE}}, namespace)
     spec: dict[str, Any] = {
         "predictor": {"path": "model:Tried", "source": {"configMap": "tried-model"}},
         "serverSideBatching": {"maxBatchSize": 32},
-        "updateStrategy": {"canary": {"percent": 50, "for": "40s"}},
+        "updateStrategy": {"canary": {"for": "40s"}, "compare": {"slower": "20%"}},
         "autoscaling": {"mode": "External"},
-        "replicas": 2,
+        "replicas": REPLICAS,
     }
     cluster.apply(watched_replicas.manifest(NAME, **spec), namespace)
-    watched_replicas.wait_until_ready(namespace, NAME, 2)
+    watched_replicas.wait_until_ready(namespace, NAME, REPLICAS)
     yield namespace
     cluster.kubectl("delete", "bapi", NAME, "-n", namespace, "--wait=true")
 
@@ -120,9 +122,9 @@ def test_an_equal_revision_is_promoted_and_loses_nothing(tried: str, load: clust
 
     def rolled_out() -> bool:
         there = pods(tried, canary=False)
-        return len(there) == 2 and not there & before and not pods(tried, canary=True)
+        return len(there) == REPLICAS and not there & before and not pods(tried, canary=True)
 
-    cluster.wait_for(rolled_out, 180, "two other replicas, and no canary")
+    cluster.wait_for(rolled_out, 180, "four other replicas, and no canary")
     report = load.stop()
     print(f"\npromoted: {report}")
 
