@@ -25,6 +25,7 @@ from batchedapi_serving.formats.interface import (
 )
 from batchedapi_serving.formats.items import ItemColumn, answers_of
 from batchedapi_serving.formats.tensors import Array, datatype_of
+from batchedapi_serving.formats.ubjson import check_whole
 from batchedapi_serving.logs import summary_of
 from batchedapi_serving.predictor import DTYPES, SINGLE_INPUT, ItemError, Tensor, batched
 
@@ -164,6 +165,8 @@ def _of_skops(file: ModelFile) -> Any:
 
 def _of_xgboost(file: ModelFile) -> Estimator:
     xgboost = imported(file, "xgboost", "xgboost")
+    if file.file.suffix == ".ubj" or head_of(file.file)[:2] in {b"{L", b"{l", b"{i", b"{U", b"{I"}:
+        check_whole(file.file)
     booster = xgboost.Booster(model_file=str(file.file))
     if threads():
         booster.set_param({"nthread": threads()})
