@@ -7,7 +7,7 @@ from heapq import heapify, heappop, heappush
 from math import inf
 from typing import TypeAlias, cast
 
-from batchedapi_core.batching.lengths import Entry, Span, cheapest_group, filled, span_of
+from batchedapi_core.batching.lengths import SAVED, Entry, Span, cheapest_group, filled, span_of
 from batchedapi_core.batching.policy import BatchPolicy, QueueOrder
 from batchedapi_core.batching.request import Handout, Request
 from batchedapi_core.service_surface import ServiceSurface
@@ -293,7 +293,7 @@ class LengthQueue(DeadlineQueue):
             longest.append(order[stops[-1] - 1][0])
         request, worth = self._heap[0][2], surface.fixed / surface.per_padded
         at = bisect_left(numbers, span_of(request.length))
-        first, stop = cheapest_group(spans, longest, at, most, worth)
+        first, stop = cheapest_group(spans, longest, at, most, SAVED * worth)
         top, share = longest[stop - 1], worth / most  # padded length that one of size pays for
         nearly = bisect_left(
             order, True, key=lambda at: (top - at[0]) * at[3].rows <= share * at[3].size
