@@ -3,7 +3,7 @@
 A batch takes the time of its longest row, so neighbours in length ride together. All that is queued
 is cut, in order of length, into the groups that are served in the least time:
 
-    sum over the groups of  SAVED * fixed * (batches of it) + per_padded * (its longest) * (its rows)
+    sum of  SAVED * fixed * (batches of a group) + per_padded * (its longest) * (its rows)
 
 What t(n, L) has beside these two terms is the same however it is cut. The group that has the
 request whose turn it is rides, so nobody starves. Of one too large for a batch ride that request,
