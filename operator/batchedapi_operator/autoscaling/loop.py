@@ -77,7 +77,7 @@ from batchedapi_operator.outbox import (
     Outbox,
 )
 from batchedapi_operator.store import ApiView, Store
-from batchedapi_operator.views import DeploymentView, PodView
+from batchedapi_operator.views import CanaryView, DeploymentView, PodView
 
 log = logging.getLogger(__name__)
 
@@ -308,7 +308,8 @@ class Autoscaler:
         pages, now = self._believed(subject, pods, outcomes), self._monotonic()
         found, names = tuple(pages), {pod.uid: pod.name for pod in pods}
         owned, gpu = self._store.owned_pods(key), subject.api.spec.compute.gpu > 0
-        policy, front = policy_of(subject.api, found, watched.state, now), subject.front
+        policy = policy_of(subject.api, found, watched.state, now, self._another(subject))
+        front = subject.front
         samples, beside = samples_of(subject.api, found), len(subject.tried)
         seen = Observation(
             samples=samples,
@@ -337,6 +338,12 @@ class Autoscaler:
             capacity=decision.terms.capacity,
         )
         return report.Decided(policy, load, decision, seen.ready, found, front)
+
+    def _another(self, subject: _Subject) -> str | None:
+        """Digest of what the replicas run; None: it is the manifest's, or will be."""
+        revision, canary = subject.deployment.revision, self._store.canary(subject.key)
+        beside = CanaryView(canary).is_beside(revision)
+        return revision if beside or subject.deployment.given_up is not None else None
 
     def _believed(
         self, subject: _Subject, pods: list[PodView], outcomes: list[Outcome]

@@ -15,6 +15,7 @@ from batchedapi_operator.autoscaling.canary import Trials
 from batchedapi_operator.autoscaling.metrics_page import MetricsPage, parse_page
 from batchedapi_operator.autoscaling.scrape import Outcome
 from batchedapi_operator.cluster import DEPLOYMENTS, JsonObject, ObjectKey
+from batchedapi_operator.resources.revised import GivenUp
 from batchedapi_operator.views import PodView
 
 UPDATE: Final[JsonObject] = {"canary": {"for": "60s"}}
@@ -151,6 +152,24 @@ async def test_the_load_of_the_canary_counts_for_the_replicas() -> None:
     await tried.run(60)
 
     assert tried.replicas >= 3
+
+
+@pytest.mark.parametrize("way", ["canary", "given up", "neither"])
+async def test_replicas_of_another_revision_are_planned_by_their_own_lanes(way: str) -> None:
+    """Four processes are asked for, and the replicas have two."""
+    tried = Tried(predictor={"path": "m:C", "processesPerReplica": 4})
+    if way != "canary":
+        tried.canaries = 0
+    if way == "given up":
+        note = GivenUp("iris-new", "iris-rs", "it fails", "asked").noted()
+        body = deployment_body(replicas=2, ready=2, revision="old", annotations=note)
+        tried.cluster.put(DEPLOYMENTS, body)
+    tried.refresh()
+
+    await tried.run(10)
+
+    last = tried.autoscaler.decisions._known[KEY][-1]
+    assert (4 if way == "neither" else 2) == last.policy.lanes
 
 
 @pytest.mark.parametrize("way", ["restarted", "unknown revision", "no codes"])
