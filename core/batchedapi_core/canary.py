@@ -116,15 +116,15 @@ def judge(old: Counts, new: Counts, began: float, now: float, allowed: Allowed) 
         return Promote(f"no worse in {seen}")
     if now - began < LONGEST * allowed.seconds:
         return Wait()
-    # too few for noise to be told from more, so only what no noise is
-    if 0 < new.requests <= 2 * new.failed and (
-        new.failed * old.requests >= 2 * old.failed * new.requests
-    ):
+    return _with_little(old, new, f"{now - began:.0f} s to tell whether it is worse: {seen}")
+
+
+def _with_little(old: Counts, new: Counts, seen: str) -> Promote | GiveUp:
+    """Of too few requests to tell more from noise: half of them, and twice the share, is none."""
+    most = 0 < new.requests <= 2 * new.failed
+    if most and new.failed * old.requests >= 2 * old.failed * new.requests:
         return GiveUp(_shares(new.failed, old.failed, old, new, "failed"))
-    return Promote(
-        f"too little was seen in {now - began:.0f} s to tell whether it is worse: {seen},"
-        f" and {new.failed:.0f} requests failed"
-    )
+    return Promote(f"too little was seen in {seen}, and {new.failed:.0f} requests failed")
 
 
 def _more(worse: float, before: float, old: Counts, new: Counts, what: str) -> str | None:
