@@ -53,7 +53,8 @@ def verdict_on(revision: Revision, observed: Observed, judged: Judged | None, to
     if there is None or there.revision != revision.digest or not there.settled:
         return Wait()
     for pod in canary:
-        failure = load_failure(pod) if pod.was_ready else None
+        # of one that runs, what is told of an end is of an earlier start
+        failure = load_failure(pod) if pod.was_ready and not pod.started else None
         if failure is not None:
             return GiveUp(failure[1])
     if is_stuck(there) and there.updated > 0 and not any(one.was_ready for one in canary):

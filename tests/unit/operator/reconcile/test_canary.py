@@ -315,6 +315,21 @@ def test_one_that_cannot_start_has_until_its_deadline_and_one_that_crashes_has_n
         assert 0 == (canary_of(made) or {})["spec"]["replicas"]
 
 
+def test_a_canary_that_loses_its_readiness_for_a_moment_goes_on() -> None:
+    """Its first start failed, and its container runs now: that is no container that ended."""
+    trial, failed = Trial(), {"terminated": {"exitCode": 1, "message": "no network yet"}}
+    dips = pod_body(
+        "iris-canary-1", revision=trial.digest, ready=False, state={"running": {}},
+        last_state=failed,
+    )  # fmt: skip
+    dips["status"]["containerStatuses"][0]["started"] = True
+
+    made = planned(replace(trial.trying, canary=canary_there(trial.begun, dips)), SECOND, Wait())
+
+    assert GivenUp.of(written(made)["metadata"]) is None
+    assert 2 == (canary_of(made) or {})["spec"]["replicas"]
+
+
 def test_another_revision_takes_the_place_of_the_canary() -> None:
     """A verdict on the one before, or a promotion of it, says nothing of it."""
     trial = Trial()
@@ -442,6 +457,11 @@ async def test_from_the_first_apply_to_the_end_of_a_canary() -> None:
     applied = [name for kind, name in cluster.writes if kind in {"apply", "create"}]
     assert 1 == applied.count("Deployment/iris-canary")
     assert template == cluster.objects[DEPLOYMENTS, KEY]["spec"]["template"]
+    for many in (0, 50):  # somebody scales it
+        cluster.objects[DEPLOYMENTS, CANARY]["spec"]["replicas"] = many
+        cluster.put(DEPLOYMENTS, cluster.objects[DEPLOYMENTS, CANARY])
+        await operator.reconcile(KEY)
+        assert 1 == cluster.objects[DEPLOYMENTS, CANARY]["spec"]["replicas"]
     ready(cluster, CANARY)
     tried = cluster.objects[BATCHED_APIS, KEY]["status"]["revision"]["canary"]
     cluster.put(PODS, canary_pod(tried.removeprefix("iris-")))
