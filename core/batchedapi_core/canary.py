@@ -116,7 +116,15 @@ def judge(old: Counts, new: Counts, began: float, now: float, allowed: Allowed) 
         return Promote(f"no worse in {seen}")
     if now - began < LONGEST * allowed.seconds:
         return Wait()
-    return Promote(f"little was seen in {now - began:.0f} s: {seen}; that is no worse")
+    return _with_little(old, new, f"{now - began:.0f} s to tell whether it is worse: {seen}")
+
+
+def _with_little(old: Counts, new: Counts, seen: str) -> Promote | GiveUp:
+    """Of too few requests to tell more from noise: half of them, and twice the share, is none."""
+    most = 0 < new.requests <= 2 * new.failed
+    if most and new.failed * old.requests >= 2 * old.failed * new.requests:
+        return GiveUp(_shares(new.failed, old.failed, old, new, "failed"))
+    return Promote(f"too little was seen in {seen}, and {new.failed:.0f} requests failed")
 
 
 def _more(worse: float, before: float, old: Counts, new: Counts, what: str) -> str | None:
@@ -127,10 +135,17 @@ def _more(worse: float, before: float, old: Counts, new: Counts, what: str) -> s
     deviation = math.sqrt(pooled * (1 - pooled) * (1 / old.requests + 1 / new.requests))
     if worse / new.requests - before / old.requests <= SURE * deviation:
         return None
+    return _shares(worse, before, old, new, what)
+
+
+def _shares(worse: float, before: float, old: Counts, new: Counts, what: str) -> str:
+    """Both shares; of the old one's `what` none is known where it had no requests."""
+    told = f"{worse:.0f} of {new.requests:.0f} requests {what}"
+    if old.requests <= 0:
+        return f"{told}, and none came to the revision before that tells of them"
     return (
-        f"{worse:.0f} of {new.requests:.0f} requests {what}"
-        f" ({100 * worse / new.requests:.1f} %), and {before:.0f} of {old.requests:.0f} with the"
-        f" revision before ({100 * before / old.requests:.1f} %)"
+        f"{told} ({100 * worse / new.requests:.1f} %), and {before:.0f} of {old.requests:.0f} with"
+        f" the revision before ({100 * before / old.requests:.1f} %)"
     )
 
 

@@ -127,7 +127,7 @@ class ChildView:
     fingerprint: str
     """Changes when anything that an apply could put right has changed."""
     asked: str = ""
-    """A Deployment's fingerprint without replicas; empty of other kinds."""
+    """A Deployment's fingerprint without replicas, but for a canary's; empty of other kinds."""
     setting: str = ""
     """Digest of the setting that a revision was made with; empty where nobody has noted it."""
 
@@ -198,7 +198,10 @@ class DeploymentView:
         metadata, spec, status = body["metadata"], body["spec"], section(body, "status")
         template = spec["template"]
         serving = [c for c in template["spec"]["containers"] if c["name"] == CONTAINER]
-        asked = {name: value for name, value in spec.items() if name != "replicas"}
+        role = section(template["metadata"], "labels").get(contract.LABEL_ROLE)
+        # those of a canary are in its apply; of all others they are written through /scale
+        left_out = () if role == contract.ROLE_CANARY else ("replicas",)
+        asked = {name: value for name, value in spec.items() if name not in left_out}
         seen = _digest([metadata["uid"], asked, _shown(metadata)])
         scalers = [
             entry.get("manager", "somebody")

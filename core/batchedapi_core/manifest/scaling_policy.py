@@ -24,6 +24,7 @@ class InEffect:
     lanes: int | None = None  # 0 while its processes start; of calls as many as are let in
     max_batch_size: int | None = None  # rows, requests or cost
     batch_interval: float | None = None  # seconds
+    another: bool = False  # they run another revision than the manifest's
 
 
 NOTHING_SAID: Final = InEffect()
@@ -36,6 +37,8 @@ def scaling_policy_of(api: BatchedAPI, said: InEffect = NOTHING_SAID) -> Scaling
     """
     batching, scaling = api.spec.server_side_batching, api.spec.autoscaling
     threads = model_processes(api, said) * api.spec.predictor.threads_per_process
+    if said.another and said.lanes and not _are_calls(api, said.lanes):
+        threads = said.lanes
     lanes = said.lanes if said.lanes is not None and _are_calls(api, said.lanes) else threads
     size = said.max_batch_size
     if size is None:

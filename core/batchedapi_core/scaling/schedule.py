@@ -7,6 +7,7 @@ All times are Unix seconds, so that they hold over restarts; days are those of U
 """
 
 import base64
+import math
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
@@ -98,10 +99,13 @@ class Schedule:
             return None
         begin, end = now - LATE, now + lead + EARLY
         best: Expected | None = None
+        # with a long lead, chance alone brings a jump of such a window to most hours
+        real = sum(ratio > 1.0 for ratio in self.jumps.values)
+        chance = 1.0 - math.exp(-real * (end - begin) / max(now - self.since, DAY))
         for period in (DAY, HOUR):
             found = self._brought(begin, end, period)
             came = [jump for jump in found if jump is not None and jump[1] > 1.0]
-            if len(found) < FEWEST or 2 * len(came) <= len(found):
+            if len(found) < FEWEST or len(came) <= len(found) * max(0.5, 2.0 * chance):
                 continue
             ratio = quantile([1.0 if jump is None else jump[1] for jump in found],
                              QUANTILE_OF_RATIOS)  # fmt: skip

@@ -7,29 +7,47 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from batchedapi_core.canary import Allowed, Counts, Judged, Verdict, Wait, judge
+from batchedapi_core.canary import LONGEST, Allowed, Counts, GiveUp, Judged, Verdict, Wait, judge
 from batchedapi_core.manifest import BatchedAPI
 from batchedapi_core.scaling.samples import PodSample, fell
 from batchedapi_core.service_model import BatchSums
 from batchedapi_operator.autoscaling.metrics_page import MetricsPage
 from batchedapi_operator.cluster import ObjectKey
+from batchedapi_operator.resources.deployment import deadline_of
 
 WARM_UP: Final = 20.0
 """Batches of a new process: they are slower than those to come."""
+GAP_SECONDS: Final = 60.0
+"""Between two looks at one trial; after more, it is another one of the same revision."""
 
 
 @dataclass(slots=True)
 class _Trial:
-    """One revision, from the first look at which a pod of its canary was ready."""
+    """One revision, from the first look at its canary; times are monotonic seconds."""
 
     revision: str
-    began: float
-    """Monotonic seconds."""
+    looked: float
+    seen: float
+    """When a pod of the canary answered last; until one does, the first look."""
+    began: float | None = None
+    """When one did first; nothing before counts."""
     pages: dict[str, MetricsPage] = field(default_factory=dict)
     """The last of each pod, by uid."""
     old: Counts = Counts()  # noqa: RUF009 - a frozen value, safe to share
     new: Counts = Counts()  # noqa: RUF009 - the same
     verdict: Verdict = Wait()  # noqa: RUF009 - the same
+
+    def count(self, former: str, pages: Sequence[MetricsPage]) -> None:
+        """Add what pages of it, and of the `former` revision, say since those before."""
+        for page in pages:
+            counted = _since(self.pages.get(page.sample.pod), page)
+            self.pages[page.sample.pod] = page
+            if counted is None:
+                continue
+            if page.sample.revision == self.revision:
+                self.new = self.new.plus(*counted)
+            elif page.sample.revision == former:
+                self.old = self.old.plus(*counted)
 
 
 class Trials:
@@ -38,20 +56,21 @@ class Trials:
     def __init__(self, decided: Callable[[ObjectKey], object]) -> None:
         """`decided` is called with an API of which the canary is to end."""
         self._decided = decided
-        self._known: dict[ObjectKey, _Trial] = {}
+        self.known: dict[ObjectKey, _Trial] = {}
+        """What was counted so far."""
 
     def judged(self, key: ObjectKey) -> Judged | None:
         """The verdict so far; None: nothing was seen."""
-        trial = self._known.get(key)
+        trial = self.known.get(key)
         return None if trial is None else Judged(trial.revision, trial.verdict)
 
     def forget(self, key: ObjectKey) -> None:
         """The API has no canary, or is gone."""
-        self._known.pop(key, None)
+        self.known.pop(key, None)
 
     def clear(self) -> None:
         """Another replica of the operator looks from now on."""
-        self._known.clear()
+        self.known.clear()
 
     def look(
         self,
@@ -67,28 +86,26 @@ class Trials:
             key: The API.
             api: Its manifest.
             revisions: Digests of the one that answers, and of the one that is tried.
-            pages: Of pods of both.
+            pages: Of pods of both, of those that answered.
             now: Monotonic seconds.
         """
         asked, (former, canary) = api.spec.update_strategy, revisions
-        trial = self._known.get(key)
-        if trial is None or trial.revision != canary:
-            self.forget(key)
-            if not any(page.sample.revision == canary for page in pages):
-                return
-            trial = self._known[key] = _Trial(canary, now)
-        for page in pages:
-            counted = _since(trial.pages.get(page.sample.pod), page)
-            trial.pages[page.sample.pod] = page
-            if counted is None:
-                continue
-            if page.sample.revision == canary:
-                trial.new = trial.new.plus(*counted)
-            elif page.sample.revision == former:
-                trial.old = trial.old.plus(*counted)
+        trial, here = self.known.get(key), any(one.sample.revision == canary for one in pages)
+        if trial is None or trial.revision != canary or now - trial.looked > GAP_SECONDS:
+            trial = self.known[key] = _Trial(canary, now, now)
+        trial.looked = now
+        if here:
+            trial.seen = now
+            trial.began = now if trial.began is None else trial.began
+        if trial.began is not None:
+            trial.count(former, pages)
         if asked.canary is not None and isinstance(trial.verdict, Wait):
-            allowed = Allowed(asked.canary.for_, asked.compare.shares[0])
-            trial.verdict = judge(trial.old, trial.new, trial.began, now, allowed)
+            unseen = now - trial.seen
+            if here and trial.began is not None:
+                allowed = Allowed(asked.canary.for_, asked.compare.shares[0])
+                trial.verdict = judge(trial.old, trial.new, trial.began, now, allowed)
+            elif unseen >= LONGEST * asked.canary.for_ + deadline_of(api):
+                trial.verdict = GiveUp(f"no pod of it has answered for {unseen:.0f} s")
             if not isinstance(trial.verdict, Wait):
                 self._decided(key)
 

@@ -47,10 +47,20 @@ def effective_of(api: BatchedAPI, pages: Sequence[MetricsPage]) -> JsonObject | 
 
 
 def policy_of(
-    api: BatchedAPI, pages: Sequence[MetricsPage], state: ScalingState, now: float
+    api: BatchedAPI,
+    pages: Sequence[MetricsPage],
+    state: ScalingState,
+    now: float,
+    another: str | None = None,
 ) -> ScalingPolicy:
-    """The user's targets, with the batching that is in effect on the replicas where they say so."""
-    policy = scaling_policy_of(api, _said(pages))
+    """The user's targets, with the batching that is in effect on the replicas where they say so.
+
+    `another` is the digest of what they run where that is not the manifest's: it was given up, or
+    is tried. Then they alone tell of processes and threads, and nothing is taken from a canary.
+    """
+    if another is not None:
+        pages = [page for page in pages if page.sample.revision == another]
+    policy = scaling_policy_of(api, replace(_said(pages), another=another is not None))
     return in_rows(policy, state, samples_of(api, pages), now)
 
 

@@ -224,28 +224,34 @@ class Autoscaler:
             front = await self._web.look(key, view, api, deployment)
             if native and front is None:
                 return  # its web pods are yet to be made, or to be brought by the watch
-        tried = self._tried(key, api, deployment)
+        tried = self._tried(key, view)
         if deployment is not None and native:
             watched = self._remembered(key, view)
             await self._scraped(_Subject(key, view, api, deployment, watched, front, tried))
         elif deployment is not None or api.spec.paused:
+            outcomes = list[Outcome]()
             if tried:
                 outcomes = await self._scraper.scrape((*_answering(owned), *tried))
-                pages = [one for one in outcomes if isinstance(one, MetricsPage)]
-                self._measure(key, api, deployment, pages)
+            pages = [one for one in outcomes if isinstance(one, MetricsPage)]
+            self._measure(key, api, deployment, pages)
             self._stand_aside(key, view, api, front)
 
-    def _tried(
-        self, key: ObjectKey, api: BatchedAPI, deployment: DeploymentView | None
-    ) -> tuple[PodView, ...]:
-        """Ready pods of a canary beside the API's own; what it has shown goes with it."""
-        canary = self._store.canary(key)
-        if canary is None or deployment is None or api.spec.update_strategy.canary is None:
-            return ()
-        if canary.replicas == 0:
-            self.trials.forget(key)
+    def _tried(self, key: ObjectKey, view: ApiView) -> tuple[PodView, ...]:
+        """Ready pods of a canary beside the API's own; what it has shown goes with it.
+
+        They answer, and so count, until they go, whatever the manifest says meanwhile.
+        """
+        if self._canary(key, view.uid) is None:
+            if key in self.trials.known:
+                self.trials.forget(key)
             return ()
         return _answering(self._store.canary_pods(key))
+
+    def _canary(self, key: ObjectKey, uid: str) -> DeploymentView | None:
+        """NAME-canary of the API with that uid, where it is to have pods."""
+        canary = self._store.canary(key)
+        ours = canary is not None and canary.child.owner_uid == uid and canary.replicas > 0
+        return canary if ours else None
 
     def _measure(
         self,
@@ -254,8 +260,8 @@ class Autoscaler:
         beside: DeploymentView | None,
         pages: Sequence[MetricsPage],
     ) -> None:
-        """Compare the canary with the pods that it is beside."""
-        canary = self._store.canary(key)
+        """Compare the canary with the pods that it is beside, also where none of it answers."""
+        canary = None if beside is None else self._canary(key, beside.child.owner_uid)
         if canary is not None and beside is not None and canary.revision != beside.revision:
             self.trials.look(key, api, (beside.revision, canary.revision), pages, self._monotonic())
 
@@ -277,8 +283,7 @@ class Autoscaler:
             return  # deleted meanwhile: its series were dropped and must not come back
         decided = self._decide(subject, pods, outcomes)
         self._act(subject, decided)
-        if subject.tried:
-            self._measure(key, subject.api, subject.deployment, decided.pages)
+        self._measure(key, subject.api, subject.deployment, decided.pages)
         if front is not None and subject.deployment.replicas == decided.decision.desired == 0:
             self._wait_for_rows(key, front.pods, watched)
 
@@ -308,7 +313,8 @@ class Autoscaler:
         pages, now = self._believed(subject, pods, outcomes), self._monotonic()
         found, names = tuple(pages), {pod.uid: pod.name for pod in pods}
         owned, gpu = self._store.owned_pods(key), subject.api.spec.compute.gpu > 0
-        policy, front = policy_of(subject.api, found, watched.state, now), subject.front
+        policy = policy_of(subject.api, found, watched.state, now, self._another(subject))
+        front = subject.front
         samples, beside = samples_of(subject.api, found), len(subject.tried)
         seen = Observation(
             samples=samples,
@@ -337,6 +343,12 @@ class Autoscaler:
             capacity=decision.terms.capacity,
         )
         return report.Decided(policy, load, decision, seen.ready, found, front)
+
+    def _another(self, subject: _Subject) -> str | None:
+        """Digest of what the replicas run; None: it is the manifest's, or will be."""
+        canary, revision = self._canary(subject.key, subject.view.uid), subject.deployment.revision
+        beside = canary is not None and canary.revision != revision
+        return revision if beside or subject.deployment.given_up is not None else None
 
     def _believed(
         self, subject: _Subject, pods: list[PodView], outcomes: list[Outcome]

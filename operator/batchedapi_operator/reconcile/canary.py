@@ -53,7 +53,8 @@ def verdict_on(revision: Revision, observed: Observed, judged: Judged | None, to
     if there is None or there.revision != revision.digest or not there.settled:
         return Wait()
     for pod in canary:
-        failure = load_failure(pod) if pod.was_ready else None
+        # of one that runs, what is told of an end is of an earlier start
+        failure = load_failure(pod) if pod.was_ready and not pod.started else None
         if failure is not None:
             return GiveUp(failure[1])
     if is_stuck(there) and there.updated > 0 and not any(one.was_ready for one in canary):
@@ -68,12 +69,14 @@ def canary_count(
 ) -> int | None:
     """The replicas of NAME-canary; None leaves it as it is, or there is none.
 
-    Its pods answer until NAME has all of theirs in their place.
+    Its pods answer until NAME has all of theirs in their place, or needs the places that they have.
     """
     there, canary = observed.deployment, api.spec.update_strategy.canary
     if tried and canary is not None and there is not None:
         return math.ceil(canary.percent * there.replicas / 100)
     if not observed.canary.is_wanted or there is None:
         return None
-    taken_over = there.revision == revision.digest and rolled_out(there)
-    return 0 if given_up or taken_over else None
+    pods = [one for one in observed.pods if one.revision == revision.digest and not one.gone]
+    full = any(one.unschedulable for one in pods) or there.refusal(observed.pods) is not None
+    over = there.settled and (rolled_out(there) or is_stuck(there) or full)
+    return 0 if given_up or (there.revision == revision.digest and over) else None

@@ -207,7 +207,7 @@ class PlanExecutor:
 
 
 def _seen(child: ChildView) -> str:
-    """Changes when an apply is due again; scaling a Deployment does not change it."""
+    """Changes when an apply is due again; scaling a Deployment does not, other than a canary."""
     return child.asked or child.fingerprint
 
 

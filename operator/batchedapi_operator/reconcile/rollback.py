@@ -43,18 +43,22 @@ def to_give_up(api: BatchedAPI, revision: Revision, observed: Observed, why: str
     """That it is to be given up, and what for; None: it is not, or that was done already.
 
     A revision of which a pod answers, or has answered, is known to start: what it lacks is room.
+    While there are canaries, it is one of them that was promoted.
     """
-    there, earlier = observed.deployment, observed.earlier
+    there, earlier, canary = observed.deployment, observed.earlier, observed.canary
     if there is None or earlier is None or there.revision != revision.digest:
         return None
     if not api.spec.update_strategy.auto_rollback:
         return None
     # its controller tells of the rollout before until it has made a pod of this one
     begun = there.settled and there.updated > 0
-    pods = (one for one in observed.pods if one.revision == revision.digest and not one.gone)
+    new = (*observed.pods, *canary.pods)
+    pods = (one for one in new if one.revision == revision.digest and not one.gone)
     if not (begun and is_stuck(there)) or earlier.revision == revision.digest:
         return None
-    if any(one.was_ready for one in pods):
+    tried = None if canary.deployment is None else canary.deployment.revision
+    promoted = tried == revision.digest and api.spec.update_strategy.canary is not None
+    if promoted or any(one.was_ready for one in pods):
         return None
     return GivenUp(revision.name, earlier.name, why, asked_for(api, revision))
 

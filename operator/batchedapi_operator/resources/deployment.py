@@ -161,7 +161,6 @@ def build_deployment(
     api = api.with_pod_defaults(revision.defaults)
     pod = api.spec.pod
     update = api.spec.update_strategy
-    progress = _startup_seconds(api) + PROGRESS_MARGIN_SECONDS
     queue = api.spec.server_side_batching.queue
     worker = {contract.LABEL_ROLE: contract.ROLE_WORKER, LABEL_NAME: WORKER} if queue else {}
     body = head(api, DEPLOYMENTS, api.metadata.name)
@@ -171,7 +170,7 @@ def build_deployment(
     body["spec"] = {
         "selector": {"matchLabels": selector_labels(api.metadata.name)},
         "revisionHistoryLimit": 5,
-        "progressDeadlineSeconds": progress + (HELD_SECONDS if held else 0),
+        "progressDeadlineSeconds": deadline_of(api) + (HELD_SECONDS if held else 0),
         **({"minReadySeconds": HELD_SECONDS} if held else {}),
         "strategy": {
             "type": "RollingUpdate",
@@ -250,7 +249,7 @@ def build_web(api: BatchedAPI, revision: Revision, image: str) -> JsonObject:
         "selector": {"matchLabels": own},
         "revisionHistoryLimit": 5,
         # it is ready once a worker has told what the methods are like
-        "progressDeadlineSeconds": _startup_seconds(api) + PROGRESS_MARGIN_SECONDS,
+        "progressDeadlineSeconds": deadline_of(api),
         "strategy": {
             "type": "RollingUpdate",
             "rollingUpdate": {"maxSurge": "25%", "maxUnavailable": 0},
@@ -426,6 +425,11 @@ def _runs(
         "terminationMessagePath": contract.TERMINATION_LOG,
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
+
+
+def deadline_of(api: BatchedAPI) -> int:
+    """Seconds in which a new pod has to be ready, and a rollout to move."""
+    return _startup_seconds(api) + PROGRESS_MARGIN_SECONDS
 
 
 def _startup_seconds(api: BatchedAPI) -> int:

@@ -154,7 +154,34 @@ def test_with_little_seen_it_is_waited_for_more_and_then_promoted_with_a_word(ne
     assert Wait() == judged(new, seconds=longest - 1)
     verdict = judged(new, seconds=longest)
     assert isinstance(verdict, Promote)
-    assert verdict.why.startswith("little was seen in 360 s: ")
+    assert verdict.why.startswith("too little was seen in 360 s to tell whether it is worse: ")
+
+
+@pytest.mark.parametrize(
+    ("old", "failed", "told"),
+    [
+        (OLD, 4, "4 of 4 requests failed (100.0 %), and 0 of 4000 with the revision before (0.0"),
+        (OLD, 2, "2 of 4 requests failed (50.0 %)"),
+        (OLD, 1, None),
+        (Counts(), 4, "4 of 4 requests failed, and none came to the revision before"),
+        (Counts(), 1, None),
+        (counted(requests=50, failed=30), 4, None),
+    ],
+)
+def test_one_of_which_most_requests_fail_is_given_up_however_few_they_are(
+    old: Counts, failed: int, told: str | None
+) -> None:
+    """At night there are too few for the test; unless as many fail with the others."""
+    new = Counts(requests=4, failed=failed)
+
+    verdict = judged(new, old, LONGEST * ALLOWED.seconds)
+
+    assert Wait() == judged(new, old, LONGEST * ALLOWED.seconds - 1)
+    if told is not None:
+        assert why(verdict).startswith(told)
+    else:
+        assert isinstance(verdict, Promote)
+        assert verdict.why.endswith(f"4 requests and 0 batches, and {failed} requests failed")
 
 
 def test_a_replica_that_tells_no_codes_is_no_reason_to_give_up() -> None:

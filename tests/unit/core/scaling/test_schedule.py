@@ -1,6 +1,7 @@
 """What the clock repeats is remembered: expected one start-up ahead, and given up."""
 
 import json
+import random
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -115,6 +116,40 @@ def test_most_hours_are_as_good_as_most_days() -> None:
     expected = schedule.expected(7 * HOUR + 250, lead=LEAD)
     assert expected is not None
     assert (HOUR, 5, 7) == (expected.period, expected.came, expected.occasions)
+
+
+def test_bursts_by_chance_are_no_schedule_however_long_a_start_takes() -> None:
+    """Four an hour: of the windows of 16 min that a lead of 15 min makes, most have one."""
+    chance = random.Random(7)
+    times = sorted(chance.uniform(0.0, 3 * DAY) for _ in range(4 * 72))
+    levels = Points.of(Point(3 * DAY - 600.0 + 5.0 * n, 100.0) for n in range(121))
+    jumps = Points.of(Point(time, 3.0) for time in times)
+
+    def share(lead: float) -> float:
+        found = [
+            Schedule(0.0, before(jumps, now), levels).expected(now, lead=lead)
+            for now in (DAY + 600.0 * n for n in range(288))
+        ]
+        return sum(one is not None for one in found) / len(found)
+
+    assert 0.05 > max(share(900.0), share(300.0), share(40.0))
+
+
+def test_a_job_of_each_hour_is_known_with_a_lead_of_a_quarter_of_it() -> None:
+    """Two of them in an hour are, too."""
+    for each in (HOUR, HOUR / 2):
+        jumps = Points.of(Point(1000.0 + each * n, 3.0) for n in range(int(2 * DAY / each)))
+        levels = Points.of(Point(2 * DAY - 600.0 + 5.0 * n, 100.0) for n in range(121))
+
+        expected = Schedule(0.0, jumps, levels).expected(2 * DAY + 300.0, lead=900.0)
+
+        assert expected is not None
+        assert (10, 700.0) == (expected.came, expected.after)
+
+
+def before(points: Points, end: float) -> Points:
+    """Those up to then."""
+    return Points.of(one for one in points if one.time <= end)
 
 
 def test_after_two_misses_it_is_given_up_until_it_comes_again() -> None:

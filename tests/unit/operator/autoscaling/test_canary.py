@@ -15,6 +15,7 @@ from batchedapi_operator.autoscaling.canary import Trials
 from batchedapi_operator.autoscaling.metrics_page import MetricsPage, parse_page
 from batchedapi_operator.autoscaling.scrape import Outcome
 from batchedapi_operator.cluster import DEPLOYMENTS, JsonObject, ObjectKey
+from batchedapi_operator.resources.revised import GivenUp
 from batchedapi_operator.views import PodView
 
 UPDATE: Final[JsonObject] = {"canary": {"for": "60s"}}
@@ -52,6 +53,8 @@ class Tried(Situation):
         self.decided: list[ObjectKey] = []
         self.asked: list[str] = []
         self.canaries = 1
+        self.ready = True
+        """The pod of the canary."""
         super().__init__(replicas=2, updateStrategy=UPDATE, **spec)
         body = deployment_body(replicas=2, ready=2, revision="old")
         self.cluster.put(DEPLOYMENTS, body)
@@ -70,7 +73,7 @@ class Tried(Situation):
         self.store.put_replica_set(KEY, sets)
         for number in range(self.pods):
             self.store.put_pod(KEY, pod_body(f"iris-{number}", revision="old"))
-        pod = pod_body("iris-canary-1", revision="new", owner="canary-rs")
+        pod = pod_body("iris-canary-1", revision="new", owner="canary-rs", ready=self.ready)
         pod["metadata"]["labels"][contract.LABEL_ROLE] = contract.ROLE_CANARY
         self.store.put_pod(KEY, pod)
 
@@ -143,6 +146,87 @@ async def test_the_verdict_goes_with_the_canary() -> None:
     assert tried.verdict is None
 
 
+@pytest.mark.parametrize("mode", ["Native", "External"])
+@pytest.mark.parametrize("before", [10, 0])
+async def test_a_canary_that_nobody_hears_of_is_given_up_and_never_promoted(
+    mode: str, before: float
+) -> None:
+    """It was drained, or starts for longer than its Deployment would let it, had that a deadline.
+
+    It may start anew in the meantime: 120 s and a minute are allowed for that, and 3 times `for`.
+    """
+    more: JsonObject = {} if mode == "Native" else {"spec_replicas": 2}
+    tried = Tried(
+        autoscaling={"mode": mode}, predictor={"path": "m:C", "startupTimeout": "120s"}, **more
+    )
+    tried.ready = before > 0
+    tried.refresh()
+    await tried.run(before)
+    tried.ready = False
+    tried.refresh()
+
+    await tried.run(355)
+    waiting = tried.verdict
+    await tried.run(10)
+
+    assert Judged("new", Wait()) == waiting
+    assert tried.verdict is not None
+    assert isinstance(tried.verdict.verdict, GiveUp)
+    assert "no pod of it has answered for 36" in tried.verdict.verdict.why
+    assert [KEY] == tried.decided
+
+
+async def test_what_is_measured_begins_when_a_pod_of_the_canary_answers() -> None:
+    """Not when its Deployment is there: a model may load for minutes."""
+    tried = Tried()
+    tried.ready = False
+    tried.refresh()
+    await tried.run(100)
+    tried.ready = True
+    tried.refresh()
+
+    await tried.run(60)
+    before = tried.verdict
+    await tried.run(10)
+
+    assert Judged("new", Wait()) == before
+    assert tried.verdict is not None
+    assert isinstance(tried.verdict.verdict, Promote)
+
+
+@pytest.mark.parametrize("way", ["deleted", "no replicas", "nobody looked"])
+async def test_a_revision_that_is_tried_again_is_judged_anew(way: str) -> None:
+    """The field was removed meanwhile, and the canary went with its rollout."""
+    tried = Tried()
+    await tried.run(70)
+    tried.edit(updateStrategy={})
+    if way == "deleted":
+        tried.store.remove_deployment(KEY, "iris-canary")
+        await tried.autoscaler.round()
+    elif way == "no replicas":
+        tried.canaries = 0
+        tried.refresh()
+        await tried.run(5)
+    else:
+        tried.now += 3600
+    tried.canaries = 1
+    tried.edit(updateStrategy=UPDATE)
+
+    await tried.run(5)
+
+    assert Judged("new", Wait()) == tried.verdict
+
+
+async def test_its_pods_count_until_they_go() -> None:
+    """They answer while the rollout goes on, also where the field was removed."""
+    tried = Tried()
+    tried.edit(updateStrategy={})
+
+    await tried.run(5)
+
+    assert ["iris-0", "iris-1", "iris-canary-1"] == tried.asked
+
+
 async def test_the_load_of_the_canary_counts_for_the_replicas() -> None:
     """When it is promoted they get that load: two replicas serve 1000 rows/s each at most."""
     tried = Tried(autoscaling={"maxReplicas": 9})
@@ -151,6 +235,24 @@ async def test_the_load_of_the_canary_counts_for_the_replicas() -> None:
     await tried.run(60)
 
     assert tried.replicas >= 3
+
+
+@pytest.mark.parametrize("way", ["canary", "given up", "neither"])
+async def test_replicas_of_another_revision_are_planned_by_their_own_lanes(way: str) -> None:
+    """Four processes are asked for, and the replicas have two."""
+    tried = Tried(predictor={"path": "m:C", "processesPerReplica": 4})
+    if way != "canary":
+        tried.canaries = 0
+    if way == "given up":
+        note = GivenUp("iris-new", "iris-rs", "it fails", "asked").noted()
+        body = deployment_body(replicas=2, ready=2, revision="old", annotations=note)
+        tried.cluster.put(DEPLOYMENTS, body)
+    tried.refresh()
+
+    await tried.run(10)
+
+    last = tried.autoscaler.decisions._known[KEY][-1]
+    assert (4 if way == "neither" else 2) == last.policy.lanes
 
 
 @pytest.mark.parametrize("way", ["restarted", "unknown revision", "no codes"])

@@ -260,3 +260,32 @@ def test_replicas_that_a_quota_forbids_fail() -> None:
     assert Unready(failing=8) == unready_of(DeploymentView.of(body), pods, WALL)
     refused["status"] = "False"
     assert Unready() == unready_of(DeploymentView.of(body), pods, WALL)
+
+
+@pytest.mark.parametrize(
+    ("figures", "expected"),
+    [
+        pytest.param({"lanes": 1}, (1, 16, 16.0), id="one lane"),
+        pytest.param({"lanes": 1, "max_batch_size": 1}, (1, 1, 1.0), id="no batching"),
+        pytest.param({"lanes": 1024, "max_batch_size": 1}, (1024, 1, 4.0), id="calls"),
+        pytest.param({"lanes": 0}, (4, 16, 64.0), id="its processes start"),
+    ],
+)
+def test_while_replicas_run_another_revision_they_alone_tell_what_they_are_like(
+    figures: dict[str, Any], expected: tuple[int, int, float]
+) -> None:
+    """Four processes were given up, or are tried: else a replica of one counts as four times it."""
+    written = api(
+        predictor={"path": "m:C", "processesPerReplica": 4}, autoscaling={"policy": "Concurrency"}
+    )
+    text = page(**{"max_batch_size": 16, **figures})
+    seen = [
+        parse_page(text, "a", time=0.0, unix_time=2000.0, revision="old"),
+        parse_page(
+            page(lanes=4, max_batch_size=64), "b", time=0.0, unix_time=2000.0, revision="new"
+        ),
+    ]
+
+    policy = policy_of(written, seen, ScalingState.empty(), 0.0, "old")
+
+    assert expected == (policy.lanes, policy.max_size, policy.target_concurrency)

@@ -40,7 +40,14 @@ from batchedapi_operator.errors import InvalidSpecError
 from batchedapi_operator.reconcile.observe import observe
 from batchedapi_operator.reconcile.plan import Plan, parsed, plan
 from batchedapi_operator.resources.revised import GivenUp
-from batchedapi_operator.views import CanaryView, DeploymentView, EarlierView, Observed, PodView
+from batchedapi_operator.views import (
+    CanaryView,
+    ConditionView,
+    DeploymentView,
+    EarlierView,
+    Observed,
+    PodView,
+)
 
 STUCK: Final = {
     "type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded",
@@ -210,6 +217,51 @@ def test_one_that_is_promoted_is_rolled_out_and_its_canary_answers_until_that_is
     assert None is canary_of(planned(replace(complete, canary=retired), SECOND))
 
 
+@pytest.mark.parametrize("way", ["no node", "quota", "stuck", "moves"])
+def test_a_canary_that_was_promoted_gives_its_place_to_the_rollout_that_lacks_one(way: str) -> None:
+    """It has the one spare GPU, and no pod of those before goes until one that is new is ready.
+
+    Nor is its revision given up for that: it has answered.
+    """
+    trial, rolling = Trial(), {"type": "Progressing", "status": "True", "reason": "Updated"}
+    spec = asking("a:2", autoRollback=True)
+    promoted = planned(trial.trying, spec, Promote("no worse"))
+    refused = {
+        "type": "ReplicaFailure", "status": "True", "reason": "FailedCreate",
+        "message": 'pods "iris-b-" is forbidden: exceeded quota',
+    }  # fmt: skip
+    found = {"quota": [rolling, refused], "stuck": [STUCK]}.get(way, [rolling])
+    no_room = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    made_new = pod_body(
+        "iris-b-1", revision=trial.digest, ready=False,
+        conditions=[{**no_room, "message": "no GPU"}] if way == "no node" else [],
+    )  # fmt: skip
+    new = () if way == "quota" else (PodView.of(made_new),)
+    there = deployment_of(promoted, replicas=4, ready=4, conditions=found)
+    there = replace(there, existing=5, updated=len(new))
+    moving = replace(
+        trial.trying, deployment=there, status=promoted.status, pods=(*trial.trying.pods, *new)
+    )
+
+    made = planned(moving, spec)
+    applied = canary_of(made)
+    gone = moving.canary if applied is None else canary_there(made)
+    over = ConditionView("False", "ProgressDeadlineExceeded", "timed out")
+    later = planned(
+        replace(
+            moving,
+            deployment=replace(there, conditions={"Progressing": over}),
+            canary=replace(gone, pods=()),
+        ),
+        spec,
+    )
+
+    assert (None if way == "moves" else 0) == (applied and applied["spec"]["replicas"])
+    for one in (made, later):
+        assert trial.digest == digest_of(one)
+        assert GivenUp.of(written(one)["metadata"]) is None
+
+
 def test_one_that_is_given_up_goes_and_the_reason_stays() -> None:
     """By the note that autoRollback writes, until something else is asked for."""
     trial = Trial()
@@ -261,6 +313,21 @@ def test_one_that_cannot_start_has_until_its_deadline_and_one_that_crashes_has_n
         assert note is not None
         assert "no module named x" in note.why
         assert 0 == (canary_of(made) or {})["spec"]["replicas"]
+
+
+def test_a_canary_that_loses_its_readiness_for_a_moment_goes_on() -> None:
+    """Its first start failed, and its container runs now: that is no container that ended."""
+    trial, failed = Trial(), {"terminated": {"exitCode": 1, "message": "no network yet"}}
+    dips = pod_body(
+        "iris-canary-1", revision=trial.digest, ready=False, state={"running": {}},
+        last_state=failed,
+    )  # fmt: skip
+    dips["status"]["containerStatuses"][0]["started"] = True
+
+    made = planned(replace(trial.trying, canary=canary_there(trial.begun, dips)), SECOND, Wait())
+
+    assert GivenUp.of(written(made)["metadata"]) is None
+    assert 2 == (canary_of(made) or {})["spec"]["replicas"]
 
 
 def test_another_revision_takes_the_place_of_the_canary() -> None:
@@ -390,6 +457,11 @@ async def test_from_the_first_apply_to_the_end_of_a_canary() -> None:
     applied = [name for kind, name in cluster.writes if kind in {"apply", "create"}]
     assert 1 == applied.count("Deployment/iris-canary")
     assert template == cluster.objects[DEPLOYMENTS, KEY]["spec"]["template"]
+    for many in (0, 50):  # somebody scales it
+        cluster.objects[DEPLOYMENTS, CANARY]["spec"]["replicas"] = many
+        cluster.put(DEPLOYMENTS, cluster.objects[DEPLOYMENTS, CANARY])
+        await operator.reconcile(KEY)
+        assert 1 == cluster.objects[DEPLOYMENTS, CANARY]["spec"]["replicas"]
     ready(cluster, CANARY)
     tried = cluster.objects[BATCHED_APIS, KEY]["status"]["revision"]["canary"]
     cluster.put(PODS, canary_pod(tried.removeprefix("iris-")))
