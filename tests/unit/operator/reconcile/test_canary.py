@@ -425,6 +425,37 @@ def test_a_deployment_of_somebody_else_under_that_name_is_told() -> None:
     assert () == made.apply
 
 
+@pytest.mark.looptime
+async def test_once_no_canary_is_asked_for_that_name_is_anybodys() -> None:
+    """APIs `iris` and `iris-canary`: what was read once of the other is forgotten with the field."""
+    cluster = MemoryCluster()
+    operator = Operator(cluster)
+    body = deployment_body()
+    owner = {"kind": "BatchedAPI", "name": "iris-canary", "uid": "other", "controller": True}
+    body["metadata"] |= {"name": "iris-canary", "ownerReferences": [owner]}
+    cluster.put(DEPLOYMENTS, body)
+    cluster.put(BATCHED_APIS, api_body(updateStrategy=UPDATE))
+    await operator.reconcile(KEY)
+    taken = valid(cluster)
+    changed = deepcopy(cluster.objects[BATCHED_APIS, KEY])
+    changed["spec"]["updateStrategy"] = {}
+    changed["metadata"]["generation"] += 1
+    cluster.put(BATCHED_APIS, changed)
+
+    for _ in range(2):
+        await operator.reconcile(KEY)
+
+    assert ("False", "True") == (taken, valid(cluster))
+    assert None is operator.reconciler._store.canary(KEY)
+    assert body["spec"] == cluster.objects[DEPLOYMENTS, CANARY]["spec"]
+
+
+def valid(cluster: MemoryCluster) -> str:
+    """The status of SpecValid."""
+    conditions = cluster.objects[BATCHED_APIS, KEY]["status"]["conditions"]
+    return str(next(one["status"] for one in conditions if one["type"] == "SpecValid"))
+
+
 def test_with_one_queue_for_all_replicas_it_is_refused() -> None:
     """By the operator, too: a manifest may be older than the rule."""
     queued = api_body(
