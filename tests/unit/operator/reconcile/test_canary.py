@@ -427,7 +427,7 @@ def test_a_deployment_of_somebody_else_under_that_name_is_told() -> None:
 
 @pytest.mark.looptime
 async def test_once_no_canary_is_asked_for_that_name_is_anybodys() -> None:
-    """APIs `iris` and `iris-canary`: what was read once of the other is forgotten with the field."""
+    """APIs `iris` and `iris-canary`: what was read of the other is forgotten with the field."""
     cluster = MemoryCluster()
     operator = Operator(cluster)
     body = deployment_body()
