@@ -315,6 +315,20 @@ def test_one_that_cannot_start_has_until_its_deadline_and_one_that_crashes_has_n
         assert 0 == (canary_of(made) or {})["spec"]["replicas"]
 
 
+@pytest.mark.parametrize("answering", [4, 0])
+def test_one_that_is_slow_is_given_up_for_that_and_not_for_advice_to_wait(answering: int) -> None:
+    """Nothing has failed: its model has loaded since, and its deadline is over."""
+    trial = Trial()
+    pod = pod_body("iris-canary-1", revision=trial.digest, ready=False, state={"running": {}})
+    slow = canary_there(trial.begun, pod, conditions=[STUCK])
+    there = replace(trial.trying.deployment or pytest.fail("there is none"), ready=answering)
+
+    made = planned(replace(trial.trying, canary=slow, deployment=there), SECOND)
+
+    note = GivenUp.of(written(made)["metadata"])
+    assert "timed out" == (note and note.why)
+
+
 def test_a_canary_that_loses_its_readiness_for_a_moment_goes_on() -> None:
     """Its first start failed, and its container runs now: that is no container that ended."""
     trial, failed = Trial(), {"terminated": {"exitCode": 1, "message": "no network yet"}}
