@@ -311,11 +311,16 @@ def promote(name: str, *, namespace: str | None, context: str | None) -> None:
     """
     current = connect(context)
     place = namespace or current
-    revision = section(section(read_api(place, name), "status"), "revision").get("canary")
+    api = read_api(place, name)
+    revision = section(section(api, "status"), "revision").get("canary")
     if not revision:
         raise click.ClickException(f"{name}: no canary runs")
+    if section(api, "spec").get("paused"):
+        raise click.ClickException(
+            f"{name}: nothing is rolled out while spec.paused is true; set it to false first"
+        )
     annotate(place, name, {contract.ANNOTATION_PROMOTE: revision})
-    click.echo(f"{name}: revision {revision} is rolled out")
+    click.echo(f"{name}: revision {revision} will be rolled out")
 
 
 @main.command()

@@ -9,11 +9,11 @@ import math
 
 from batchedapi_core import contract
 from batchedapi_core.canary import GiveUp, Judged, Promote, Verdict, Wait
-from batchedapi_core.manifest import BatchedAPI
-from batchedapi_operator.cluster import JsonObject, section
+from batchedapi_core.manifest import BatchedAPI, ConditionType
+from batchedapi_operator.cluster import JsonObject, listed, section
 from batchedapi_operator.reconcile.conditions import is_stuck, load_failure, rolled_out
 from batchedapi_operator.resources.configmap import Revision
-from batchedapi_operator.views import Observed
+from batchedapi_operator.views import DeploymentView, Observed
 
 BY_HAND = Promote("it was promoted by hand")
 
@@ -43,8 +43,12 @@ def promoted(document: JsonObject, revision: Revision, judged: Judged | None) ->
     return verdict if isinstance(verdict, Promote) else None
 
 
-def verdict_on(revision: Revision, observed: Observed, judged: Judged | None, told: str) -> Verdict:
-    """How the canary of `revision` ends that was not promoted; `told` is why it does not start.
+def verdict_on(
+    revision: Revision, observed: Observed, judged: Judged | None, status: JsonObject
+) -> Verdict:
+    """How the canary of `revision` ends that was not promoted.
+
+    `status` tells why it does not start.
 
     As autoRollback has it, one that cannot start has until its deadline, and one of which no pod
     can be created holds nothing.
@@ -58,10 +62,20 @@ def verdict_on(revision: Revision, observed: Observed, judged: Judged | None, to
         if failure is not None:
             return GiveUp(failure[1])
     if is_stuck(there) and there.updated > 0 and not any(one.was_ready for one in canary):
-        return GiveUp(told)
+        return GiveUp(_why_stuck(there, status))
     if judged is None or judged.revision != revision.digest:
         return Wait()
     return judged.verdict
+
+
+def _why_stuck(canary: DeploymentView, status: JsonObject) -> str:
+    """What the status tells first; where nothing has failed, advice to wait is no reason."""
+    told = str(status["message"])
+    loads = any(
+        (one["type"], one["reason"], one["message"]) == (ConditionType.READY, "ModelLoading", told)
+        for one in listed(status, "conditions")
+    )
+    return canary.conditions["Progressing"].message if loads else told
 
 
 def canary_count(

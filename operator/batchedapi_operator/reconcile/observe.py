@@ -79,7 +79,7 @@ async def observe(
     if len(ours) > REVISIONS_KEPT:  # only once there is something to delete
         sets, _ = await cluster.list_metadata(REPLICA_SETS, key.namespace, selector)
         in_use = frozenset(ChildView.of(body).revision for body in (*sets, *pods))
-    canary = await _canary(cluster, api, key, all_pods, tried=tried)
+    canary = await _canary(cluster, api, document, all_pods, tried=tried)
     return Observed(
         status=section(document, "status"),
         deployment=there,
@@ -154,15 +154,27 @@ async def _peers(cluster: Kube, api: BatchedAPI | None, key: ObjectKey) -> Child
 
 
 async def _canary(
-    cluster: Kube, api: BatchedAPI | None, key: ObjectKey, pods: Sequence[PodView], *, tried: bool
+    cluster: Kube,
+    api: BatchedAPI | None,
+    document: JsonObject,
+    pods: Sequence[PodView],
+    *,
+    tried: bool,
 ) -> CanaryView:
-    """The canary of an API that has one, or has had one."""
+    """The canary of an API that has one, or has had one.
+
+    Where none is asked for, NAME-canary may be of an API of that name, and nothing is in its way.
+    """
     ours = tuple(one for one in pods if one.role == contract.ROLE_CANARY)
     wanted = api is not None and api.spec.update_strategy.canary is not None
     if not (wanted or tried or ours):
         return CanaryView()
-    found = await cluster.get(DEPLOYMENTS, ObjectKey(key.namespace, canary_name(key.name)))
-    return CanaryView(DeploymentView.of(found) if found else None, ours)
+    key = ObjectKey.of(document)
+    body = await cluster.get(DEPLOYMENTS, ObjectKey(key.namespace, canary_name(key.name)))
+    found = DeploymentView.of(body) if body else None
+    if found is not None and not (wanted or owned(document["metadata"]["uid"], found.child)):
+        return CanaryView()
+    return CanaryView(found, ours)
 
 
 async def _earlier(

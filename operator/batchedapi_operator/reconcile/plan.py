@@ -193,7 +193,7 @@ def plan(
     spec = document["spec"]
     back, tried = subject.given_up, subject.tried
     if tried:
-        verdict = verdict_on(revision, observed, judged, status["message"])
+        verdict = verdict_on(revision, observed, judged, status)
         if isinstance(verdict, GiveUp) and observed.earlier is not None:
             beside, asked = observed.earlier.name, asked_for(api, revision)
             back, tried = GivenUp(revision.name, beside, verdict.why, asked), False

@@ -304,9 +304,22 @@ def test_the_canary_that_runs_is_promoted_by_its_name(cluster: Rolled) -> None:
 
     told = run("promote", "iris")
 
-    assert (0, "iris: revision iris-b is rolled out\n") == (told.exit_code, told.output)
+    assert (0, "iris: revision iris-b will be rolled out\n") == (told.exit_code, told.output)
     annotations = {contract.ANNOTATION_PROMOTE: "iris-b"}
     assert {"annotations": annotations} == cluster.objects[API]["metadata"]
+
+
+@pytest.mark.usefixtures("apiserver")
+def test_while_it_is_paused_nothing_is_promoted(cluster: Rolled) -> None:
+    """Else it would take over whenever that ends, unseen."""
+    cluster.objects[API]["status"]["revision"] = {"current": "iris-a", "canary": "iris-b"}
+    cluster.objects[API]["spec"]["paused"] = True
+
+    told = run("promote", "iris")
+
+    assert 1 == told.exit_code
+    assert "iris: nothing is rolled out while spec.paused is true" in told.output
+    assert "metadata" not in cluster.objects[API]
 
 
 @pytest.mark.usefixtures("apiserver")

@@ -315,6 +315,20 @@ def test_one_that_cannot_start_has_until_its_deadline_and_one_that_crashes_has_n
         assert 0 == (canary_of(made) or {})["spec"]["replicas"]
 
 
+@pytest.mark.parametrize("answering", [4, 0])
+def test_one_that_is_slow_is_given_up_for_that_and_not_for_advice_to_wait(answering: int) -> None:
+    """Nothing has failed: its model has loaded since, and its deadline is over."""
+    trial = Trial()
+    pod = pod_body("iris-canary-1", revision=trial.digest, ready=False, state={"running": {}})
+    slow = canary_there(trial.begun, pod, conditions=[STUCK])
+    there = replace(trial.trying.deployment or pytest.fail("there is none"), ready=answering)
+
+    made = planned(replace(trial.trying, canary=slow, deployment=there), SECOND)
+
+    note = GivenUp.of(written(made)["metadata"])
+    assert "timed out" == (note and note.why)
+
+
 def test_a_canary_that_loses_its_readiness_for_a_moment_goes_on() -> None:
     """Its first start failed, and its container runs now: that is no container that ended."""
     trial, failed = Trial(), {"terminated": {"exitCode": 1, "message": "no network yet"}}
@@ -423,6 +437,37 @@ def test_a_deployment_of_somebody_else_under_that_name_is_told() -> None:
 
     assert ("False", "NotOwned") == told(made, "SpecValid")[:2]
     assert () == made.apply
+
+
+@pytest.mark.looptime
+async def test_once_no_canary_is_asked_for_that_name_is_anybodys() -> None:
+    """APIs `iris` and `iris-canary`: what was read of the other is forgotten with the field."""
+    cluster = MemoryCluster()
+    operator = Operator(cluster)
+    body = deployment_body()
+    owner = {"kind": "BatchedAPI", "name": "iris-canary", "uid": "other", "controller": True}
+    body["metadata"] |= {"name": "iris-canary", "ownerReferences": [owner]}
+    cluster.put(DEPLOYMENTS, body)
+    cluster.put(BATCHED_APIS, api_body(updateStrategy=UPDATE))
+    await operator.reconcile(KEY)
+    taken = valid(cluster)
+    changed = deepcopy(cluster.objects[BATCHED_APIS, KEY])
+    changed["spec"]["updateStrategy"] = {}
+    changed["metadata"]["generation"] += 1
+    cluster.put(BATCHED_APIS, changed)
+
+    for _ in range(2):
+        await operator.reconcile(KEY)
+
+    assert ("False", "True") == (taken, valid(cluster))
+    assert None is operator.reconciler._store.canary(KEY)
+    assert body["spec"] == cluster.objects[DEPLOYMENTS, CANARY]["spec"]
+
+
+def valid(cluster: MemoryCluster) -> str:
+    """The status of SpecValid."""
+    conditions = cluster.objects[BATCHED_APIS, KEY]["status"]["conditions"]
+    return str(next(one["status"] for one in conditions if one["type"] == "SpecValid"))
 
 
 def test_with_one_queue_for_all_replicas_it_is_refused() -> None:
