@@ -256,6 +256,7 @@ def test_processes_that_are_written_are_as_many(lanes: int | None) -> None:
     [
         pytest.param(InEffect(), 6, 48.0, id="what is written"),
         pytest.param(InEffect(lanes=4), 6, 48.0, id="a process is starting"),
+        pytest.param(InEffect(lanes=4, another=True), 4, 32.0, id="another revision runs"),
         pytest.param(InEffect(max_batch_size=1), 6, 6.0, id="no batching"),
         pytest.param(InEffect(lanes=70, max_batch_size=1), 70, 6.0, id="calls"),
         pytest.param(InEffect(lanes=64), 64, 512.0, id="calls, of batches"),

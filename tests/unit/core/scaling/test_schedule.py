@@ -8,10 +8,11 @@ from dataclasses import replace
 import pytest
 from tests.unit.core.scaling.evidence import POLICY, evidence_of, worth
 
-from batchedapi_core.scaling.decide import conclude
+from batchedapi_core.scaling.decide import conclude, step
 from batchedapi_core.scaling.decision import Cause, Evidence
 from batchedapi_core.scaling.forecast import Point, Points
 from batchedapi_core.scaling.record import explain, record, replay
+from batchedapi_core.scaling.samples import Observation, PodSample
 from batchedapi_core.scaling.schedule import DAY, HOUR, MOST_KEPT, OCCASIONS, Expected, Schedule
 from batchedapi_core.scaling.state import ScalingState
 
@@ -248,6 +249,39 @@ def evidence(*, given_up: bool = False, wanted: int = 0, ready: int = 1) -> Evid
     expected = Expected(3.0, worth(0.9), 35.0, 8, 10, DAY, given_up=given_up)
     one = evidence_of(worth(0.9), ready=ready, current=1)
     return replace(one, expected=expected, wanted=wanted)
+
+
+def test_a_look_asks_the_record_and_adds_to_it() -> None:
+    """By the wall clock; without one nothing is known of schedules."""
+    state = replace(ScalingState.empty(), schedule=after_days(4))
+    began, pod = 4 * DAY + NINE - 120.0, PodSample("p", 0, 0, 60.0, *[0.0] * 9, 1.0)
+    found: list[Expected | None] = []
+    for look in range(35):
+        now = 2.0 * look
+        pod = replace(
+            pod, time=now, uptime=60.0 + now, rows_received=200.0 * look, batches=40.0 * look,
+            rows=200.0 * look, batch_seconds=0.5 * look, rows_squared=1040.0 * look,
+            row_seconds=2.6 * look,
+        )  # fmt: skip
+        seen = Observation((pod,), 1, 1, "a", wall=began + now)
+        decision, state = step(POLICY, state, seen, now)
+        found.append(decision.terms.expected)
+
+    assert (None, 3.0) == (found[0], found[-1] and found[-1].ratio)
+    assert began + 50.0 < state.schedule.levels.times[-1]
+    unaware, after = step(POLICY, state, replace(seen, wall=None), now + 2.0)
+    assert (None, state.schedule) == (unaware.terms.expected, after.schedule)
+
+
+def test_no_more_jumps_are_kept_than_fit_the_status() -> None:
+    """What is older than the oldest of them was not seen, so that it is no miss."""
+    times = [600.0 * n for n in range(MOST_KEPT)]
+    levels = Points.of(Point(times[-1] + 5.0 * n, 100.0) for n in range(121))
+    full = Schedule(0.0, Points.of(Point(time, 2.0) for time in times), levels)
+
+    schedule = watched(full, times[-1] + 700.0, times[-1] + 800.0, lambda _: 300.0)
+
+    assert (MOST_KEPT, 600.0) == (len(schedule.jumps), schedule.since)
 
 
 def test_what_is_expected_is_ordered_and_the_sentence_says_why() -> None:
