@@ -20,7 +20,7 @@ from batchedapi_operator.cluster import (
     Resource,
     section,
 )
-from batchedapi_operator.resources import canary_name, web_name
+from batchedapi_operator.resources import canary_name, deployment_names, web_name
 from batchedapi_operator.views import ChildView, DeploymentView, Observed, PodView, controller_uid
 
 _IDENTITY: Final = ("name", "namespace", "uid", "generation")
@@ -144,7 +144,7 @@ class Store:
         # a revision's ends in its digest
         for key in (ObjectKey(child.namespace, one) for one in (name, name.rpartition("-")[0])):
             if resource is DEPLOYMENTS:
-                known = name in _deployed(key) and key in self._of_name(key, name)
+                known = name in deployment_names(key.name) and key in self._of_name(key, name)
             else:
                 known = key in self._others and (resource, name) in self._others[key]
             if known:
@@ -234,7 +234,7 @@ class Store:
             api = self._apis.get(key)
             return api is not None and controller_uid(body["metadata"]) == api.uid
         if resource is DEPLOYMENTS:
-            return body["metadata"]["name"] in _deployed(key)
+            return body["metadata"]["name"] in deployment_names(key.name)
         if resource is DISRUPTION_BUDGETS:
             return body["metadata"]["name"] in {key.name, web_name(key.name)}
         name = body["metadata"]["name"]  # NAME-peers is a child of an API that compares revisions
@@ -250,7 +250,7 @@ class Store:
 
     def remove_deployment(self, key: ObjectKey, name: str) -> None:
         """Forget a Deployment."""
-        if name in _deployed(key):
+        if name in deployment_names(key.name):
             self._of_name(key, name).pop(key, None)
 
     def remove_pod(self, key: ObjectKey, name: str) -> None:
@@ -338,11 +338,6 @@ class Store:
             for key, api in self._apis.items()
             if key.namespace == source.namespace and api.source == source.name
         )
-
-
-def _deployed(key: ObjectKey) -> set[str]:
-    """Names of the Deployments that an API may have."""
-    return {key.name, web_name(key.name), canary_name(key.name)}
 
 
 def _starting_as_before(pod: PodView, before: PodView | None) -> PodView:

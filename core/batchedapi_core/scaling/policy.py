@@ -198,6 +198,10 @@ def default_behaviors(kind: PolicyKind) -> tuple[Behavior, Behavior]:
             assert_never(kind)
 
 
+WARM_UP_BATCHES: Final = 20.0
+"""Of a new process: they are slower than those to come."""
+
+
 @dataclass(frozen=True, slots=True)
 class ScalingPolicy:
     """Targets and limits of one API; durations in seconds, shares in 0..1.
@@ -228,7 +232,7 @@ class ScalingPolicy:
     window: float = 60.0  # over which batching and a slow trend are measured
     model_half_life: float = 300.0
     ridge: float = DEFAULT_RIDGE  # batches
-    warm_up_batches: float = 20.0  # of a new process, kept out of the model
+    warm_up_batches: float = WARM_UP_BATCHES  # of a new process, kept out of the model
 
     start_up: float = 30.0  # from a pod's creation to its readiness, until measured
     forecast_cap: float = 1.5  # a forecast adds at most this share of the demand

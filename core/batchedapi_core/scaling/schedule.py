@@ -12,7 +12,7 @@ import struct
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from statistics import median
 from typing import Final
@@ -75,8 +75,8 @@ class Schedule:
     """A record of jumps, and what of the last ten minutes it takes to see the next."""
 
     since: float | None = None  # first look; None: none yet
-    jumps: Points = Points()  # noqa: RUF009 - a frozen value; ratios, 1 where one was missed
-    levels: Points = Points()  # noqa: RUF009 - as above; rows/s, one each LEVEL_SECONDS
+    jumps: Points = field(default_factory=Points)  # ratios, 1 where one was missed
+    levels: Points = field(default_factory=Points)  # rows/s, one each LEVEL_SECONDS
     rising: Rising | None = None
     due: float | None = None  # when the jump is expected that is waited for
 

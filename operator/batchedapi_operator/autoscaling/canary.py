@@ -9,14 +9,13 @@ from typing import Final
 
 from batchedapi_core.canary import LONGEST, Allowed, Counts, GiveUp, Judged, Verdict, Wait, judge
 from batchedapi_core.manifest import BatchedAPI
-from batchedapi_core.scaling.samples import PodSample, fell
+from batchedapi_core.scaling.policy import WARM_UP_BATCHES
+from batchedapi_core.scaling.samples import change
 from batchedapi_core.service_model import BatchSums
 from batchedapi_operator.autoscaling.metrics_page import MetricsPage
 from batchedapi_operator.cluster import ObjectKey
 from batchedapi_operator.resources.deployment import deadline_of
 
-WARM_UP: Final = 20.0
-"""Batches of a new process: they are slower than those to come."""
 GAP_SECONDS: Final = 60.0
 """Between two looks at one trial; after more, it is another one of the same revision."""
 
@@ -33,9 +32,9 @@ class _Trial:
     """When one did first; nothing before counts."""
     pages: dict[str, MetricsPage] = field(default_factory=dict)
     """The last of each pod, by uid."""
-    old: Counts = Counts()  # noqa: RUF009 - a frozen value, safe to share
-    new: Counts = Counts()  # noqa: RUF009 - the same
-    verdict: Verdict = Wait()  # noqa: RUF009 - the same
+    old: Counts = field(default_factory=Counts)
+    new: Counts = field(default_factory=Counts)
+    verdict: Verdict = field(default_factory=Wait)
 
     def count(self, former: str, pages: Sequence[MetricsPage]) -> None:
         """Add what pages of it, and of the `former` revision, say since those before."""
@@ -117,21 +116,16 @@ def _since(
     if before is None or before.sample.process_start != after.sample.process_start:
         return None
     was, now = before.sample, after.sample
-    if fell(was, now):
+    risen = change(was, now, window=0.0, since_full_look=None, warm_up_batches=WARM_UP_BATCHES)
+    if risen is None:
         return None
-    sums = _sums(now).plus(_sums(was).scaled(-1.0)) if was.batches >= WARM_UP else BatchSums()
+    sums = BatchSums() if risen.warming_up else risen.sums
     if before.failed is None or after.failed is None:
-        return 0.0, 0.0, 0.0, sums.with_moments()
+        return 0.0, 0.0, 0.0, sums
     failed, refused = after.failed - before.failed, after.refused - before.refused
     return (
         max(0.0, now.answered - was.answered),
         max(0.0, failed),
         max(0.0, refused),
-        sums.with_moments(),
-    )
-
-
-def _sums(sample: PodSample) -> BatchSums:
-    return BatchSums(
-        sample.batches, sample.rows, sample.rows_squared, sample.batch_seconds, sample.row_seconds
+        sums,
     )

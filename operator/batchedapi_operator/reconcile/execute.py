@@ -30,7 +30,7 @@ from batchedapi_operator.outbox import Send
 from batchedapi_operator.queue import backoff
 from batchedapi_operator.reconcile.ownership import owned
 from batchedapi_operator.reconcile.plan import Apply, Plan
-from batchedapi_operator.resources import canary_name, peers_name, web_name
+from batchedapi_operator.resources import deployment_names, peers_name, web_name
 from batchedapi_operator.views import ChildView, DeploymentView
 
 _DATA: Final[tuple[str, ...]] = ("data", "binaryData", "immutable")
@@ -131,8 +131,7 @@ class PlanExecutor:
         prefix = f"{key.name}-"
 
         def stays(resource: Resource, child: ObjectKey) -> bool:
-            ours = {f(key.name) for f in (web_name, peers_name, canary_name)}
-            named = child.name in {key.name, *ours}
+            named = child.name in {*deployment_names(key.name), peers_name(key.name)}
             same = named or (resource is CONFIG_MAPS and child.name.startswith(prefix))
             return not same or child.namespace != key.namespace
 

@@ -30,6 +30,11 @@ def canary_name(api_name: str) -> str:
     return f"{api_name}-canary"
 
 
+def deployment_names(api_name: str) -> set[str]:
+    """Names of the Deployments that an API may have."""
+    return {api_name, web_name(api_name), canary_name(api_name)}
+
+
 def peers_name(api_name: str) -> str:
     """Name of the Service by which the pods of an API find each other."""
     return f"{api_name}-peers"

@@ -201,10 +201,8 @@ def build_canary(api: BatchedAPI, revision: Revision, image: str, replicas: int)
     Its replicas are nobody else's, so they are in the same apply. A template that gets its pods
     later would have no deadline: without any it is complete.
     """
-    body, own = (
-        build_deployment(api, revision, image),
-        role_labels(api.metadata.name, contract.ROLE_CANARY),
-    )
+    body = build_deployment(api, revision, image)
+    own = role_labels(api.metadata.name, contract.ROLE_CANARY)
     body["metadata"]["name"] = canary_name(api.metadata.name)
     body["metadata"]["labels"] |= own
     body["spec"] |= {"replicas": replicas, "selector": {"matchLabels": own}}

@@ -259,18 +259,23 @@ async def test_replicas_of_another_revision_are_planned_by_their_own_lanes(way: 
 def test_what_cannot_be_known_is_not_counted(way: str) -> None:
     """A process that starts anew counts from zero; a third revision is neither."""
     trials, tried = Trials(lambda _: None), Tried()
-    api = tried.autoscaler._manifests.of(KEY, tried.store.api(KEY))  # type: ignore[arg-type]
+    view = tried.store.api(KEY)
+    assert view is not None
+    api = tried.autoscaler._manifests.of(KEY, view)
     for number in range(1, 60):
-        new = counted("b", "new", 100.0 * number, 10.0 * number)
+        at = 2.0 * number
+        new = counted("b", "new", 100.0 * number, 10.0 * number, at=at)
         match way:
             case "restarted":
-                new = counted("b", "new", 100.0 * number, 10.0 * number, start=1000.0 + number)
+                new = counted(
+                    "b", "new", 100.0 * number, 10.0 * number, at=at, start=1000.0 + number
+                )
             case "unknown revision":
-                new = counted("b", "third", 100.0 * number, 10.0 * number)
+                new = counted("b", "third", 100.0 * number, 10.0 * number, at=at)
             case "no codes":
                 new = replace(new, failed=None)
-        first = counted("b", "new", 0.0) if number == 1 else new
-        pages = [counted("a", "old", 100.0 * number), first]
-        trials.look(KEY, api, ("old", "new"), pages, 2.0 * number)
+        first = counted("b", "new", 0.0, at=at) if number == 1 else new
+        pages = [counted("a", "old", 100.0 * number, at=at), first]
+        trials.look(KEY, api, ("old", "new"), pages, at)
 
     assert Judged("new", Wait()) == trials.judged(KEY)
