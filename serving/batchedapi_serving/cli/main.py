@@ -1,5 +1,6 @@
 """The program and its commands, each imported when it is run."""
 
+import sys
 from importlib import import_module
 from typing import Final
 
@@ -24,7 +25,10 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the command of a name; None: there is none."""
         if cmd_name in _MODULES:
-            module = import_module(f"batchedapi_serving.cli.{_MODULES[cmd_name]}")
+            try:
+                module = import_module(f"batchedapi_serving.cli.{_MODULES[cmd_name]}")
+            except OSError as error:  # no memory, no descriptor: no matter of a stack trace
+                sys.exit(f"batchedapi: the command {cmd_name} could not be imported: {error}")
             command: click.Command = getattr(module, f"{cmd_name}_command")
             return command
         return super().get_command(ctx, cmd_name)

@@ -1,6 +1,7 @@
 """The command line: what is asked wrongly is said in one line, with exit code 2."""
 
 import builtins
+import errno
 import importlib
 import json
 import os
@@ -147,6 +148,22 @@ def test_what_is_not_installed_is_told_with_what_brings_it(
     package = missing.partition(".")[0]
     assert str(ended.value).startswith(f"batchedapi: the Python package '{package}' is not")
     assert "pip install 'batchedapi[serving]'" in str(ended.value)
+
+
+def test_a_machine_that_refuses_an_import_is_told_in_a_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A command is imported as it is run: no memory then is no stack trace in a pod's log."""
+
+    def refuse(name: str) -> None:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), name)
+
+    monkeypatch.setattr("batchedapi_serving.cli.main.import_module", refuse)
+
+    ended = run("serve", "-f", "api.yaml")
+
+    assert 1 == ended.exit_code
+    assert ended.output.startswith("batchedapi: the command serve could not be imported: [Errno 12]")
 
 
 ELSEWHERE = """
