@@ -80,7 +80,7 @@ def go_program(name: str) -> Path:
         if not program.exists():
             require("go")
             with step(f"go install {package}"):
-                build = ("go", "install", "-ldflags", flags, package)
+                build = ("go", "install", "-trimpath", "-ldflags", flags, package)
                 run(*build, env={**GO, "GOBIN": str(program.parent)})
         if not link.exists() or link.resolve() != program:
             paths.BIN.mkdir(parents=True, exist_ok=True)
