@@ -184,15 +184,10 @@ async def _earlier(
     pods: Sequence[PodView],
     canary: CanaryView,
 ) -> EarlierView | None:
-    """What a rollout that was given up has gone back to, or one that is stuck can go back to.
-
-    That is the one of another revision of which most pods answer. A canary is beside the one of
-    which most do, and while it runs beside the one that it began with.
-    """
     if api is None or there is None:
         return None
-    update, stuck = api.spec.update_strategy, is_stuck(there)
-    moving = there.given_up is not None or stuck
+    update = api.spec.update_strategy
+    moving = there.given_up is not None or is_stuck(there)
     if update.canary is None and not (update.auto_rollback and moving):
         return None
     key = ObjectKey(api.metadata.namespace, api.metadata.name)
@@ -200,6 +195,23 @@ async def _earlier(
     sets = [
         EarlierView.of(one) for one in bodies if controller_uid(one["metadata"]) == there.child.uid
     ]
+    return earlier_of(sets, there, pods, canary)
+
+
+def earlier_of(
+    sets: Sequence[EarlierView], there: DeploymentView, pods: Sequence[PodView], canary: CanaryView
+) -> EarlierView | None:
+    """What a rollout that was given up has gone back to, or one that is stuck can go back to.
+
+    That is the one of another revision of which most pods answer. A canary is beside the one of
+    which most do, and while it runs beside the one that it began with.
+
+    Args:
+        sets: All ReplicaSets of the Deployment.
+        there: The Deployment.
+        pods: Those of the API.
+        canary: What there is of one.
+    """
     noted = None if there.given_up is None else (there.given_up.replica_set, there.revision)
     for one in sets:
         if (one.name, one.revision) == noted:
@@ -207,10 +219,9 @@ async def _earlier(
     if canary.is_beside(there.revision):
         current = (one for one in sets if one.revision == there.revision)
         return max(current, key=lambda one: one.number, default=None)
+    passed_over = there.revision if is_stuck(there) else None
     ready = Counter(one.owner_uid for one in pods if one.ready and not (one.gone or one.role))
-    others = (
-        one for one in sets if ready[one.uid] and not (stuck and one.revision == there.revision)
-    )
+    others = (one for one in sets if ready[one.uid] and one.revision != passed_over)
     return max(others, key=lambda one: (ready[one.uid], one.number), default=None)
 
 
