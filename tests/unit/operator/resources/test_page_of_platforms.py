@@ -2,9 +2,11 @@
 
 from typing import Any, Final
 
+import pytest
 import yaml
 from tests.unit.operator.worlds import IMAGE, api
 
+from batchedapi_core import contract
 from batchedapi_core.manifest import Pod
 from batchedapi_operator.resources.configmap import revision_of
 from batchedapi_operator.resources.deployment import build_deployment
@@ -21,6 +23,13 @@ FIELDS: Final = {
     "percentage": int, "limits": dict,
 }  # fmt: skip
 """Of CapacityBufferSpec in cluster-autoscaler/apis, autoscaling.x-k8s.io/v1beta1 and v1alpha1."""
+EXCLUDED: Final = {
+    "Istio": (
+        "traffic.sidecar.istio.io/excludeInboundPorts",
+        "traffic.sidecar.istio.io/excludeOutboundPorts",
+    ),
+    "Linkerd": ("config.linkerd.io/skip-inbound-ports", "config.linkerd.io/skip-outbound-ports"),
+}
 
 
 def deployment(spec: dict[str, Any]) -> dict[str, Any]:
@@ -42,3 +51,22 @@ def test_a_buffer_is_aimed_at_what_the_operator_makes() -> None:
         "kind": made["kind"],
         "name": made["metadata"]["name"],
     } == spec["scalableRef"]
+
+
+@pytest.mark.parametrize("mesh", EXCLUDED)
+def test_a_mesh_is_kept_off_the_port_that_the_operator_reads(mesh: str) -> None:
+    """And off no other: clients come through it."""
+    names = EXCLUDED[mesh]
+    specs = [one["spec"] for one in BLOCKS if "predictor" in one.get("spec", {})]
+    (spec,) = (one for one in specs if names[0] in one.get("pod", {}).get("annotations", {}))
+
+    template = deployment(spec)["spec"]["template"]
+
+    found = template["metadata"]["annotations"]
+    (port,) = (
+        one["containerPort"]
+        for one in template["spec"]["containers"][0]["ports"]
+        if one["name"] == contract.ADMIN_PORT_NAME
+    )
+    assert dict.fromkeys(names, str(port)).items() <= found.items()
+    assert str(port) == found["prometheus.io/port"]
