@@ -16,32 +16,18 @@ ARG BUILD_IMAGE=docker.io/library/python:3.12
 # The folder, an extra of pyproject.toml and the last stage have the same name: serving, operator.
 ARG PART=serving
 
-# What to install, told apart from the rest of pyproject.toml: the slow layers below are made again
-# only when this changes. The extra `otel` is 8 MB, so that a manifest can ask for traces; `hf` and
-# `oci` are 20 MB, so that it can name a model at any address.
-FROM ${BASE_IMAGE} AS requirements
-ARG PART
-WORKDIR /src
-COPY pyproject.toml ./
-RUN python3 -c 'import sys, tomllib; \
-        p = tomllib.load(open("pyproject.toml", "rb")); project = p["project"]; \
-        hook = p["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]; \
-        extras = {"serving": ("serving", "otel", "redis", "hf", "oci"), "operator": ("operator",)}[sys.argv[1]]; \
-        print(*project["dependencies"], *(r for e in extras for r in project["optional-dependencies"][e] if not r.startswith("batchedapi")), sep="\n", file=open("run.txt", "w")); \
-        print(*p["build-system"]["requires"], *hook["dependencies"], sep="\n", file=open("build.txt", "w"))' "$PART"
-
 FROM ${BASE_IMAGE} AS dependencies
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 RUN python3 -m venv /opt/venv
 WORKDIR /src
 ARG PART
-COPY --from=requirements /src/run.txt ./
-COPY constraints.txt ./
+# Made by `make requirements`. A package that has none of its hashes ends the build.
+COPY requirements/${PART}.txt ./
 # The secrets are optional: how pip reaches packages from where the build runs. Nothing is installed
 # into the operator's image later, so pip itself goes.
 RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
     --mount=type=secret,id=pip-cert,target=/run/secrets/pip-cert \
-    /opt/venv/bin/pip install --no-compile -c constraints.txt -r run.txt \
+    /opt/venv/bin/pip install --no-compile --require-hashes -r ${PART}.txt \
     && /opt/venv/bin/pip uninstall -q -y setuptools $([ "$PART" = serving ] || echo pip)
 # Compiled here, for good: containers run with a read-only root, and would compile on every start.
 RUN /opt/venv/bin/python -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/venv/lib
@@ -49,11 +35,10 @@ RUN /opt/venv/bin/python -m compileall -q -j 0 --invalidation-mode unchecked-has
 FROM ${BUILD_IMAGE} AS wheel
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 WORKDIR /src
-COPY --from=requirements /src/build.txt ./
-COPY constraints.txt ./
+COPY requirements/build.txt ./
 RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
     --mount=type=secret,id=pip-cert,target=/run/secrets/pip-cert \
-    python3 -m venv /opt/build && /opt/build/bin/pip install --no-compile -c constraints.txt -r build.txt
+    python3 -m venv /opt/build && /opt/build/bin/pip install --no-compile --require-hashes -r build.txt
 ARG PART
 COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY core core

@@ -64,6 +64,18 @@ sbom: ## The Python packages that the images have, as CycloneDX, in dist
 	.venv/sbom/bin/pip install -q --disable-pip-version-check cyclonedx-bom==7.5.0
 	mkdir -p dist && .venv/sbom/bin/cyclonedx-py environment .venv/sbom/made -o dist/batchedapi.cdx.json
 
+# The extra `otel` is 8 MB, so that a manifest can ask for traces; `hf` and `oci` are 20 MB, so that it
+# can name a model at any address. Of every platform and Python: an image may have another base.
+LOCK = $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate \
+  --custom-compile-command 'make requirements' -c constraints.txt
+BUILD_NEEDS := import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); \
+  print(*p["build-system"]["requires"], *p["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]["dependencies"], sep="\n")
+.PHONY: requirements
+requirements: $(INSTALLED) ## What the images install, at the versions of constraints.txt, with hashes
+	$(LOCK) pyproject.toml $(addprefix --extra ,serving otel redis hf oci) -o requirements/serving.txt
+	$(LOCK) pyproject.toml --extra operator -o requirements/operator.txt
+	$(BIN)/python -c '$(BUILD_NEEDS)' | $(LOCK) - -o requirements/build.txt
+
 demo: $(INSTALLED) ## The whole product on a cluster: install, apply, predict, load, scale up and why
 	$(BIN)/python examples/demo.py
 

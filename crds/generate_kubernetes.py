@@ -94,6 +94,7 @@ TAKEN: Final[dict[str, tuple[str, ...]]] = {
     "ServiceAccountTokenProjection": ("audience", "expirationSeconds", "path"),
     "VolumeProjection": ("configMap", "secret", "serviceAccountToken"),
     "ProjectedVolumeSource": ("defaultMode", "sources"),
+    "PodResourceClaim": _ALL,
     # none that reaches the node, its network or its images
     "Volume": (
         "name", "configMap", "secret", "persistentVolumeClaim", "emptyDir", "csi", "ephemeral",

@@ -38,7 +38,8 @@ ANNOTATION_SPEC: Final = f"{GROUP}/spec"
 ANNOTATION_GIVEN_UP: Final = f"{GROUP}/given-up"
 """On a Deployment: the rollout that it went back from by itself."""
 ANNOTATION_PROMOTE: Final = f"{GROUP}/promote"
-"""On a BatchedAPI: the name of the revision whose canary is promoted, whatever it has shown."""
+"""On a BatchedAPI: REVISION@canarySince, as its status has them, of the canary that is promoted
+whatever it has shown. One that is left over says nothing of the same revision, tried again."""
 
 FIELD_MANAGER: Final = "batchedapi-operator"
 """Server-side apply of children and of the reconciler's part of the status."""

@@ -77,6 +77,10 @@ ACCEPTED: Final[dict[str, Spec]] = {
         automountServiceAccountToken=True,
         runAsUser=1000,
         sharedMemory="1Gi",
+        resourceClaims=[
+            {"name": "gpu", "resourceClaimTemplateName": "one-gpu"},
+            {"name": "nic", "resourceClaimName": "the.nic"},
+        ],
         volumes=[
             {"name": "b", "configMap": {"name": "c", "items": [{"key": "k", "path": "p"}]}},
             {"name": "c", "secret": {"secretName": "s", "defaultMode": 256}},
@@ -148,6 +152,23 @@ REFUSED: Final[dict[str, tuple[Spec, str]]] = {
     ),
     "root": (pod(runAsUser=0), "spec.pod.runAsUser"),
     "a user by another word": (pod(runAsUser="root"), "spec.pod.runAsUser"),
+    "a claim of nothing": (pod(resourceClaims=[{"name": "a"}]), "spec.pod.resourceClaims[]"),
+    "a claim of two": (
+        pod(
+            resourceClaims=[
+                {"name": "a", "resourceClaimName": "b", "resourceClaimTemplateName": "c"}
+            ]
+        ),
+        "spec.pod.resourceClaims[]",
+    ),
+    "a claim twice": (
+        pod(resourceClaims=[{"name": "a", "resourceClaimName": "b"}] * 2),
+        "spec.pod.resourceClaims[1]",
+    ),
+    "a claim without a name": (
+        pod(resourceClaims=[{"resourceClaimName": "b"}]),
+        "spec.pod.resourceClaims[0].name",
+    ),
     "no shared memory": (pod(sharedMemory="0"), "spec.pod.sharedMemory"),
     "a volume without a source": (volume(), "spec.pod.volumes[]"),
     "a volume of two sources": (

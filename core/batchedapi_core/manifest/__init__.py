@@ -45,6 +45,7 @@ from batchedapi_core.manifest.rules import Rule
 from batchedapi_core.manifest.scaling_policy import (
     InEffect,
     behaviors_of,
+    has_gpus,
     model_processes,
     scaling_policy_of,
 )

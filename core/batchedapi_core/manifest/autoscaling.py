@@ -129,8 +129,8 @@ class Autoscaling(ManifestModel):
         ge=1,
         le=10,
         description="While ready replicas cannot keep up, at most so many times the need is"
-        " ordered, policy CapacitySLO; 1: no more than the need. Absent: 1 with compute.gpu or"
-        " where pods waited for a node within the last hour, else 3.",
+        " ordered, policy CapacitySLO; 1: no more than the need. Absent: 1 with compute.gpu,"
+        " pod.resourceClaims or where pods waited for a node within the last hour, else 3.",
     )
     slo: Slo = Field(default_factory=Slo, description=(Slo.__doc__ or ""), json_schema_extra=_EMPTY)
     window: Duration = duration_field(

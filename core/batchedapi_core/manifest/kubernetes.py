@@ -352,6 +352,14 @@ class ProjectedVolumeSource(ManifestModel):
     sources: list[VolumeProjection] = Field(max_length=32)
 
 
+class PodResourceClaim(ManifestModel):
+    """`PodResourceClaim` of Kubernetes."""
+
+    name: Name
+    resource_claim_name: Text | None = None
+    resource_claim_template_name: Text | None = None
+
+
 class Volume(ManifestModel):
     """`Volume` of Kubernetes."""
 

@@ -76,6 +76,12 @@ Annotations = dict[str, Annotated[str, StringConstraints(max_length=4096)]]
 DnsName = Annotated[
     str, StringConstraints(pattern=worded(f"^{DNS_NAME}$", DNS_WORDS), max_length=253)
 ]
+_Label = Annotated[
+    str,
+    StringConstraints(
+        pattern=worded(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", LABEL_WORDS), max_length=63
+    ),
+]
 _UserId = Annotated[
     int | str, count_or_word(PLATFORM, 2**31 - 1), count_or_word_schema(PLATFORM, 2**31 - 1)
 ]
@@ -101,12 +107,7 @@ class PodVolume(kubernetes.Volume):
     """A volume of the pod."""
 
     projected: PodProjectedVolume | None = None
-    name: Annotated[
-        str,
-        StringConstraints(
-            pattern=worded(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", LABEL_WORDS), max_length=63
-        ),
-    ]
+    name: _Label
 
     rules: ClassVar[tuple[Rule, ...]] = (
         one_of_rule("spec.pod.volumes[]", _SOURCES),
@@ -145,6 +146,18 @@ class PodVolumeMount(kubernetes.VolumeMount):
             " and have no . or .. in it: mount into a folder of your own, such as /data; shared"
             " memory is spec.pod.sharedMemory",
             field_path=".mountPath",
+        ),
+    )
+
+
+class PodResourceClaim(kubernetes.PodResourceClaim):
+    """Devices that the cluster's own drivers give, by a claim or by one made for each pod."""
+
+    name: _Label
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        one_of_rule(
+            "spec.pod.resourceClaims[]", ("resourceClaimName", "resourceClaimTemplateName")
         ),
     )
 
@@ -254,6 +267,15 @@ class Pod(ManifestModel):
     )
     shared_memory: Quantity | None = Field(
         None, description="Size of /dev/shm, which counts as memory. Absent: the runtime's 64Mi."
+    )
+    resource_claims: Annotated[list[PodResourceClaim], AfterValidator(each_key_once("name"))] = (
+        Field(
+            default_factory=list,
+            max_length=8,
+            description="Devices by claims, Kubernetes 1.34 or newer, instead of compute.gpu: the"
+            " serving container has all of them.",
+            json_schema_extra=map_list("name"),
+        )
     )
     volumes: Annotated[list[PodVolume], AfterValidator(each_key_once("name"))] = Field(
         default_factory=list,

@@ -59,12 +59,17 @@ def scaling_policy_of(api: BatchedAPI, said: InEffect = NOTHING_SAID) -> Scaling
         target_concurrency=_target_concurrency(scaling, size, lanes, threads),
         lanes=lanes,
         hedge=None if scaling.hedge is None else float(scaling.hedge),
-        gpu=api.spec.compute.gpu > 0,
+        gpu=has_gpus(api),
         window=scaling.window,
         idle_timeout=scaling.idle_timeout,
         up=up,
         down=down,
     )
+
+
+def has_gpus(api: BatchedAPI) -> bool:
+    """Whether replicas ask for some; what a claim is of, the manifest does not say."""
+    return api.spec.compute.gpu > 0 or bool(api.spec.pod.resource_claims)
 
 
 def model_processes(api: BatchedAPI, said: InEffect = NOTHING_SAID) -> int:

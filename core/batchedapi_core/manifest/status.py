@@ -80,6 +80,9 @@ class RevisionStatus(ManifestModel):
         None, description="Name of the one that autoRollback, or its canary, has given up."
     )
     canary: Text | None = Field(None, description="Name of the one whose canary runs.")
+    canary_since: Annotated[
+        str | None, Field(json_schema_extra={"format": "date-time", "maxLength": 64})
+    ] = Field(None, description="When that canary began.")
 
 
 class EffectiveStatus(ManifestModel):

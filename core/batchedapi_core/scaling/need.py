@@ -98,7 +98,7 @@ def hedge_of(policy: ScalingPolicy, evidence: Evidence) -> Hedge:
     if policy.hedge is not None:
         return Hedge(policy.hedge, f"autoscaling.hedge is {policy.hedge:g}")
     if policy.gpu:
-        return Hedge(1.0, "compute.gpu is above 0 and autoscaling.hedge is not set")
+        return Hedge(1.0, "replicas ask for GPUs or claims and autoscaling.hedge is not set")
     if evidence.waited_for_node:
         lately = f"pods waited for a node within {NODE_MEMORY:.0f} s"
         return Hedge(1.0, f"{lately} and autoscaling.hedge is not set")

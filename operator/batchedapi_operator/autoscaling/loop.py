@@ -17,7 +17,7 @@ from batchedapi_core.bottleneck import (
     diagnose,
     target_met,
 )
-from batchedapi_core.manifest import BatchedAPI, ScalingMode
+from batchedapi_core.manifest import BatchedAPI, ScalingMode, has_gpus
 from batchedapi_core.placement import AdviceReason, SpecAdvice
 from batchedapi_core.scaling.decide import decide
 from batchedapi_core.scaling.observe import observe
@@ -213,7 +213,7 @@ class Autoscaler:
             self._outbox.withdraw(key, REPLICAS)  # decided for an earlier spec
             self._full.forget(key)
             return  # the reconciler has said so; the replicas stay as they are
-        owned, gpu = self._store.owned_pods(key), api.spec.compute.gpu > 0
+        owned, gpu = self._store.owned_pods(key), has_gpus(api)
         self._full.look(key, owned, self._wall(), gpu=gpu)
         native = api.spec.autoscaling.mode is ScalingMode.NATIVE
         front = None
@@ -312,7 +312,7 @@ class Autoscaler:
         key, watched, deployment = subject.key, subject.watched, subject.deployment
         pages, now = self._believed(subject, pods, outcomes), self._monotonic()
         found, names = tuple(pages), {pod.uid: pod.name for pod in pods}
-        owned, gpu = self._store.owned_pods(key), subject.api.spec.compute.gpu > 0
+        owned, gpu = self._store.owned_pods(key), has_gpus(subject.api)
         policy = policy_of(subject.api, found, watched.state, now, self._another(subject))
         front = subject.front
         samples, beside = samples_of(subject.api, found), len(subject.tried)

@@ -30,7 +30,7 @@ SECONDS_BEFORE_HOLD: Final = 4.0
 with, and one missed scrape is no news."""
 SECONDS_PER_HOLD_EVENT: Final = 300.0
 """Pods that come and go must not become a stream of events."""
-_FULL: Final = re.compile(r"\bInsufficient |\bToo many pods")
+_FULL: Final = re.compile(r"\bInsufficient |\bToo many pods|\bcannot allocate all claims")
 """In the scheduler's words: a pod that goes leaves room. Of any other reason none does."""
 LONGEST_WAIT: Final = 600.0
 """Seconds for which others give way: who still waits then asks for what no node has."""

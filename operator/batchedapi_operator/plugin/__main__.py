@@ -46,6 +46,7 @@ from batchedapi_operator.plugin.why import (
     recommendation,
     standing_aside,
 )
+from batchedapi_operator.reconcile.canary import promotion
 from batchedapi_operator.resources.revised import revised
 
 # What may come next on a command line: kubectl asks on Tab, and click knows the commands.
@@ -312,14 +313,16 @@ def promote(name: str, *, namespace: str | None, context: str | None) -> None:
     current = connect(context)
     place = namespace or current
     api = read_api(place, name)
-    revision = section(section(api, "status"), "revision").get("canary")
-    if not revision:
+    status = section(api, "status")
+    revision = section(status, "revision").get("canary", "")
+    named = promotion(revision, status)
+    if named is None:
         raise click.ClickException(f"{name}: no canary runs")
     if section(api, "spec").get("paused"):
         raise click.ClickException(
             f"{name}: nothing is rolled out while spec.paused is true; set it to false first"
         )
-    annotate(place, name, {contract.ANNOTATION_PROMOTE: revision})
+    annotate(place, name, {contract.ANNOTATION_PROMOTE: named})
     click.echo(f"{name}: revision {revision} will be rolled out")
 
 

@@ -34,10 +34,24 @@ def is_tried(api: BatchedAPI, revision: Revision, observed: Observed) -> bool:
     return (begun and canary.is_wanted) or there.ready > 0
 
 
-def promoted(document: JsonObject, revision: Revision, judged: Judged | None) -> Promote | None:
+def began(revision: str, status: JsonObject) -> str | None:
+    """When the canary of that name began, RFC 3339; None: the status tells of none."""
+    told = section(status, "revision")
+    return told.get("canarySince") if told.get("canary") == revision else None
+
+
+def promotion(revision: str, status: JsonObject) -> str | None:
+    """The annotation that promotes the canary of that name; None: as above."""
+    since = began(revision, status)
+    return since and f"{revision}@{since}"
+
+
+def promoted(
+    document: JsonObject, revision: Revision, judged: Judged | None, status: JsonObject
+) -> Promote | None:
     """Why `revision` takes over; None: it does not, or nobody knows any more."""
     asked = section(document["metadata"], "annotations").get(contract.ANNOTATION_PROMOTE)
-    if asked == revision.name:
+    if asked and asked == promotion(revision.name, status):
         return BY_HAND
     verdict = None if judged is None or judged.revision != revision.digest else judged.verdict
     return verdict if isinstance(verdict, Promote) else None

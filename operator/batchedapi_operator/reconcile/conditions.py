@@ -80,6 +80,7 @@ _PLACES: Final = (
     (r"node affinity/selector", "spec.pod.nodeSelector, spec.pod.affinity"),
     (r"affinity rules", "spec.pod.affinity"),
     (r"topology spread constraints", "spec.pod.topologySpreadConstraints"),
+    (r"(?i)resource ?claim|cannot allocate all claims", "spec.pod.resourceClaims"),
     (r"(?i)persistentvolume|\bpvc|\bvolume zone|\bvolume count", "spec.pod.volumes"),
 )
 """Words of a scheduler that found no node, and the fields that decide it."""

@@ -165,11 +165,13 @@ def plan(
         defaults=defaults, policies=policies, image_volumes=image_volumes,
     )  # fmt: skip
     api, revision, problem = subject.api, subject.revision, refusal or subject.problem
-    taken = None if revision is None else promoted(document, revision, judged)
-    if api is not None and revision is not None and not (subject.given_up or taken):
-        subject = replace(subject, tried=is_tried(api, revision, ours))
     deleted = deletion(metadata)
     held = deleted or hindrance or (waits[0] if waits is not None and problem is None else None)
+    taken = None if revision is None else promoted(document, revision, judged, observed.status)
+    # while nothing is written the status tells of the canary, by which it is promoted
+    over = subject.given_up or (held is None and taken)
+    if api is not None and revision is not None and not over:
+        subject = replace(subject, tried=is_tried(api, revision, ours))
     status = build_status(replace(subject, problem=problem, hindrance=held), ours, now)
     pods = (*observed.pods, *observed.web.pods, *observed.canary.pods)
     due = until_told(pods, moment)

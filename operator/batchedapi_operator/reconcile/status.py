@@ -13,6 +13,7 @@ from batchedapi_operator.cluster import JsonObject, listed, section
 from batchedapi_operator.errors import InvalidSpecError
 from batchedapi_operator.outbox import News
 from batchedapi_operator.reconcile import conditions
+from batchedapi_operator.reconcile.canary import began
 from batchedapi_operator.reconcile.conditions import Front, NewCondition
 from batchedapi_operator.resources import (
     revision_name,
@@ -101,6 +102,7 @@ def build_status(subject: StatusSubject, observed: Observed, now: str) -> JsonOb
             current = revision_name(subject.name, deployment.revision)
             lasting["revision"] = {
                 "current": current, "image": deployment.image, "canary": subject.revision.name,
+                "canarySince": began(subject.revision.name, before) or now,
             }  # fmt: skip
     return {
         "observedGeneration": subject.generation,

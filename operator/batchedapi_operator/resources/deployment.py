@@ -122,7 +122,7 @@ _SHARED_MEMORY_VOLUME: Final = "shared-memory"
 _KEYS_VOLUME: Final = "batchedapi-keys"
 _AS_WRITTEN: Final = (
     "nodeSelector", "tolerations", "affinity", "priorityClassName", "runtimeClassName",
-    "schedulerName", "imagePullSecrets", "serviceAccountName",
+    "schedulerName", "imagePullSecrets", "serviceAccountName", "resourceClaims",
 )  # fmt: skip
 """Settings that a pod has under the same name."""
 _ACCOUNT, _OLD_ACCOUNT = "serviceAccountName", "serviceAccount"

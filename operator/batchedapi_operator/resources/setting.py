@@ -30,7 +30,7 @@ from batchedapi_operator.resources import REVISION_DIGITS
 NO_DEFAULTS: Final = Pod()
 _PLACING: Final = (
     "nodeSelector", "tolerations", "affinity", "runtimeClassName", "sharedMemory", "volumes",
-    "volumeMounts",
+    "volumeMounts", "resourceClaims",
 )  # fmt: skip
 """Settings of pods with which the same code may be faster or slower."""
 _DISK: Final = "ephemeral-storage"
@@ -119,7 +119,12 @@ def setting_of(api: BatchedAPI) -> JsonObject:
         requests[_DISK] = limits[_DISK] = compute.ephemeral_storage
     if compute.gpu:
         limits[compute.gpu_resource] = str(compute.gpu)
-    resources = {"requests": requests, **({"limits": limits} if limits else {})}
+    claims = [{"name": one.name} for one in api.spec.pod.resource_claims]
+    resources = {
+        "requests": requests,
+        **({"limits": limits} if limits else {}),
+        **({"claims": claims} if claims else {}),
+    }
     return {
         **({"env": env} if env else {}),
         **({"envFrom": sources} if sources else {}),

@@ -277,7 +277,7 @@ def cuda_visible_devices(
         raise LoadError(
             "InitFailed",
             f"spec.predictor.gpuAssignment {assignment.value}: expected GPUs, got none; set"
-            " spec.compute.gpu, or leave gpuAssignment out",
+            " spec.compute.gpu or spec.pod.resourceClaims, or leave gpuAssignment out",
         )
     try:
         shares = assign_devices(assignment, gpus, processes)

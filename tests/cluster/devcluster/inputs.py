@@ -40,7 +40,7 @@ class Image:
     @property
     def sources(self) -> tuple[str, ...]:
         """The image's sources: files and folders under the root of the repository."""
-        return (*COMMON, "core", self.part)
+        return (*COMMON, f"requirements/{self.part}.txt", "core", self.part)
 
     @property
     def tag(self) -> str:
@@ -51,7 +51,7 @@ class Image:
 COMMON: Final = (
     "Dockerfile",
     "pyproject.toml",
-    "constraints.txt",
+    "requirements/build.txt",
     "hatch_build.py",
     "README.md",
     "LICENSE",

@@ -148,6 +148,7 @@ _SIBLINGS: Final[dict[str, Document]] = {
         for keys in ("matchLabelKeys", "mismatchLabelKeys")
     },
     "volumes[0].name": {"emptyDir": {}},
+    "resourceClaims[0].name": {"resourceClaimTemplateName": "a"},
 }
 """What has to stand beside some fields, in the same object, by the end of their path."""
 

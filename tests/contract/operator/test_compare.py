@@ -9,6 +9,7 @@ from tests.contract.operator.world import NAMED, Body, World, until
 
 from batchedapi_core import contract
 from batchedapi_operator.cluster import BATCHED_APIS, DEPLOYMENTS, NETWORK_POLICIES, PODS, SERVICES
+from batchedapi_operator.reconcile.canary import promotion
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("operator")]
 ON: Final[Body] = {"predictor": IN_IMAGE, "updateStrategy": {"compare": {"mode": "On"}}}
@@ -198,7 +199,8 @@ async def test_a_canary_is_beside_what_answers_until_it_is_promoted_or_given_up(
         one["metadata"]["uid"] for one in await tried_pods(world, first)
     ]
 
-    promote = {"metadata": {"annotations": {contract.ANNOTATION_PROMOTE: name}}}
+    named_by = promotion(name, (await world.api("tried"))["status"])
+    promote = {"metadata": {"annotations": {contract.ANNOTATION_PROMOTE: named_by}}}
     await world.patch(BATCHED_APIS, "tried", promote)
     await start(world, second, 2)
     await world.until_condition("tried", "Progressing", "RolloutComplete")

@@ -160,4 +160,4 @@ def test_what_the_guide_says_to_write_is_accepted() -> None:
             pod_defaults(block["defaults"]["pod"])
         else:
             parse_api(document(block["spec"]))
-    assert 5 == len(blocks)
+    assert 6 == len(blocks)

@@ -170,6 +170,14 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {**predictor(gpuAssignment="Exclusive", processesPerReplica=4), "compute": {"gpu": 2}},
     ),
     (
+        "Exclusive needs spec.compute.gpu",
+        {
+            **predictor(gpuAssignment="Exclusive", processesPerReplica=2),
+            "pod": {"resourceClaims": [{"name": "a", "resourceClaimTemplateName": "two"}]},
+        },
+        {**predictor(gpuAssignment="Exclusive", processesPerReplica=2), "compute": {"gpu": 1}},
+    ),
+    (
         "env[].name must not be PATH, PYTHONPATH, PYTHONHOME, LD_* or BATCHEDAPI_*",
         predictor(env=[{"name": "MY_PATH"}, {"name": "LD"}, {"name": "PYTHONUNBUFFERED"}]),
         predictor(env=[{"name": "A"}, {"name": "LD_LIBRARY_PATH", "value": "/x"}]),

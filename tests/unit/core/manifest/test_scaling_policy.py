@@ -275,3 +275,16 @@ def test_a_replica_is_to_have_as_many_requests_as_fill_its_lanes(
     policy = scaling_policy_of(written, said)
 
     assert (lanes, concurrency) == (policy.lanes, policy.target_concurrency)
+
+
+@pytest.mark.parametrize(
+    ("section", "gpu"),
+    [
+        ({}, False),
+        ({"compute": {"gpu": 1}}, True),
+        ({"pod": {"resourceClaims": [{"name": "a", "resourceClaimTemplateName": "b"}]}}, True),
+    ],
+)
+def test_a_claim_counts_as_a_gpu(section: dict[str, Any], *, gpu: bool) -> None:
+    """Nobody here knows what it is of, and an order too many is dear where it is one."""
+    assert gpu is scaling_policy_of(api(**section), InEffect()).gpu

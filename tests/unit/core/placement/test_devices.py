@@ -74,6 +74,7 @@ def test_every_process_gets_a_share_of_what_there_is(
         pytest.param("", None, 4, (), id="hidden"),
         pytest.param("0,-1,2", None, 4, ("0",), id="CUDA stops at -1"),
         pytest.param(None, "all", 2, ("0", "1"), id="the runtime's all"),
+        pytest.param(None, "void", 2, ("0", "1"), id="what drivers of claims set"),
         pytest.param(None, "5", 1, ("0",), id="the runtime's number is not CUDA's"),
         pytest.param(None, "MIG-a, MIG-b", 1, ("MIG-a", "MIG-b"), id="slices"),
     ],

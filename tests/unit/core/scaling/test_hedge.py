@@ -100,7 +100,7 @@ def test_a_cluster_that_had_no_node_free_is_not_bet_on_for_an_hour() -> None:
             replace(POLICY, gpu=True),
             OVERLOADED,
             1.0,
-            "compute.gpu is above 0 and autoscaling.hedge is not set",
+            "replicas ask for GPUs or claims and autoscaling.hedge is not set",
         ),
         (
             POLICY,

@@ -44,6 +44,15 @@ def test_pods_wait_for_a_place_if_one_that_goes_would_leave_it(otherwise: dict[s
     assert 1 == full.wanted(B, [READY], gpu=False)
 
 
+def test_a_device_that_a_claim_asks_for_is_a_place() -> None:
+    """In the words of the scheduler of Kubernetes 1.34."""
+    full = FullCluster()
+    claims = "0/2 nodes are available: 2 cannot allocate all claims."
+    full.look(A, [replace(WAITS, unschedulable=claims)], NOW, gpu=True)
+
+    assert (0, 1) == (full.wanted(B, [READY], gpu=False), full.wanted(B, [READY], gpu=True))
+
+
 def test_nobody_gives_way_to_a_lower_priority_or_what_the_others_have_no_use_for() -> None:
     """A replica without a GPU leaves no place for one with it."""
     full, first = FullCluster(), replace(WAITS, priority=5)

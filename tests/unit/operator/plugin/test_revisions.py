@@ -32,6 +32,9 @@ SECOND: Final[JsonObject] = {
     "networking": {"endpoint": "/other", "service": {"port": 81}},
     "autoscaling": {"maxReplicas": 9},
 }
+TRIED: Final[JsonObject] = {
+    "current": "iris-a", "canary": "iris-b", "canarySince": "2026-01-02T03:04:05Z",
+}  # fmt: skip
 
 
 def replica_set(
@@ -298,21 +301,21 @@ def test_an_annotation_of_somebody_elses_says_nothing(cluster: Rolled, text: str
 
 
 @pytest.mark.usefixtures("apiserver")
-def test_the_canary_that_runs_is_promoted_by_its_name(cluster: Rolled) -> None:
-    """So a revision that takes its place meanwhile is not."""
-    cluster.objects[API]["status"]["revision"] = {"current": "iris-a", "canary": "iris-b"}
+def test_the_canary_that_runs_is_promoted_by_its_name_and_its_begin(cluster: Rolled) -> None:
+    """So a revision that takes its place meanwhile is not, nor the same one when it is back."""
+    cluster.objects[API]["status"]["revision"] = {**TRIED}
 
     told = run("promote", "iris")
 
     assert (0, "iris: revision iris-b will be rolled out\n") == (told.exit_code, told.output)
-    annotations = {contract.ANNOTATION_PROMOTE: "iris-b"}
+    annotations = {contract.ANNOTATION_PROMOTE: "iris-b@2026-01-02T03:04:05Z"}
     assert {"annotations": annotations} == cluster.objects[API]["metadata"]
 
 
 @pytest.mark.usefixtures("apiserver")
 def test_while_it_is_paused_nothing_is_promoted(cluster: Rolled) -> None:
     """Else it would take over whenever that ends, unseen."""
-    cluster.objects[API]["status"]["revision"] = {"current": "iris-a", "canary": "iris-b"}
+    cluster.objects[API]["status"]["revision"] = {**TRIED}
     cluster.objects[API]["spec"]["paused"] = True
 
     told = run("promote", "iris")

@@ -28,6 +28,7 @@ from tests.unit.operator.worlds import (
 
 from batchedapi_core import contract
 from batchedapi_core.canary import GiveUp, Judged, Promote, Verdict, Wait
+from batchedapi_core.manifest import ConditionType
 from batchedapi_operator.cluster import (
     BATCHED_APIS,
     DEPLOYMENTS,
@@ -37,6 +38,8 @@ from batchedapi_operator.cluster import (
     ObjectKey,
 )
 from batchedapi_operator.errors import InvalidSpecError
+from batchedapi_operator.reconcile.canary import promotion
+from batchedapi_operator.reconcile.conditions import NewCondition
 from batchedapi_operator.reconcile.observe import observe
 from batchedapi_operator.reconcile.plan import Plan, parsed, plan
 from batchedapi_operator.resources.revised import GivenUp
@@ -126,6 +129,7 @@ class Trial:
         self.begun = planned(self.answering, SECOND)
         self.digest = digest_of_canary(self.begun)
         self.name = f"iris-{self.digest}"
+        self.promotion = promotion(self.name, self.begun.status) or pytest.fail("no canary is told")
         ready = pod_body("iris-canary-1", revision=self.digest)
         self.trying = replace(
             self.answering, canary=canary_there(self.begun, ready), status=self.begun.status
@@ -192,7 +196,7 @@ def test_one_that_is_promoted_is_rolled_out_and_its_canary_answers_until_that_is
     """By what it has shown, or because its user says so."""
     trial = Trial()
     verdict = None if by_hand else Promote("no worse in 900 requests")
-    promote = trial.name if by_hand else ""
+    promote = trial.promotion if by_hand else ""
 
     made = planned(trial.trying, SECOND, verdict, promote)
     moving = replace(
@@ -348,7 +352,7 @@ def test_another_revision_takes_the_place_of_the_canary() -> None:
     """A verdict on the one before, or a promotion of it, says nothing of it."""
     trial = Trial()
     document = api_body(**THIRD)
-    document["metadata"]["annotations"] = {contract.ANNOTATION_PROMOTE: trial.name}
+    document["metadata"]["annotations"] = {contract.ANNOTATION_PROMOTE: trial.promotion}
 
     made = plan(
         document, trial.trying, IMAGE, NOW, judged=Judged(trial.digest, Promote("no worse"))
@@ -356,6 +360,41 @@ def test_another_revision_takes_the_place_of_the_canary() -> None:
 
     assert digest_of(trial.first) == digest_of(made)
     assert digest_of_canary(made) not in {trial.digest, digest_of(trial.first)}
+
+
+@pytest.mark.parametrize("left_over", ["of the time before", "of the revision alone"])
+def test_a_promotion_that_is_left_over_promotes_no_other_canary_of_the_same_revision(
+    left_over: str,
+) -> None:
+    """The user has gone back meanwhile, and tries it again."""
+    trial = Trial()
+    old = trial.promotion if left_over == "of the time before" else trial.name
+    back = planned(trial.trying, FIRST, promote=old)
+    document = api_body(**SECOND)
+    document["metadata"]["annotations"] = {contract.ANNOTATION_PROMOTE: old}
+    observed = replace(trial.trying, status=back.status)
+
+    for moment in ("2026-02-02T03:04:05Z", "2026-02-02T03:05:05Z"):
+        made = plan(document, observed, IMAGE, moment)
+        observed = replace(observed, status=made.status)
+
+        assert trial.digest == digest_of_canary(made)
+        assert digest_of(trial.first) == digest_of(made)
+        assert "2026-02-02T03:04:05Z" == made.status["revision"]["canarySince"]
+
+
+def test_a_promotion_that_cannot_be_written_is_not_forgotten() -> None:
+    """The status goes on telling of the canary, by which the next try knows that it is meant."""
+    trial = Trial()
+    document = api_body(**SECOND)
+    document["metadata"]["annotations"] = {contract.ANNOTATION_PROMOTE: trial.promotion}
+    failed = NewCondition(ConditionType.PROGRESSING, "False", "WebhookFailed", "no answer")
+
+    hindered = plan(document, trial.trying, IMAGE, NOW, hindrance=failed)
+    made = plan(document, replace(trial.trying, status=hindered.status), IMAGE, NOW)
+
+    assert trial.begun.status["revision"] == hindered.status["revision"]
+    assert (trial.digest, ["Promoted"]) == (digest_of(made), [one.reason for one in made.notes])
 
 
 def test_who_goes_back_by_the_spec_has_no_canary_any_more() -> None:

@@ -155,6 +155,7 @@ def test_web_pods_have_their_own_resources_and_nothing_of_the_hardware_of_the_mo
             "nodeSelector": {"pool": "gpu"},
             "tolerations": [{"key": "gpu", "operator": "Exists"}],
             "runtimeClassName": "nvidia",
+            "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}],
             "priorityClassName": "high",
             "imagePullSecrets": [{"name": "registry"}],
         },
@@ -165,7 +166,8 @@ def test_web_pods_have_their_own_resources_and_nothing_of_the_hardware_of_the_mo
     resources = template["spec"]["containers"][0]["resources"]
     expected = {"requests": {"cpu": "300m", "memory": "1Gi"}, "limits": {"memory": "1Gi"}}
     assert expected == resources
-    assert not {"nodeSelector", "tolerations", "runtimeClassName"} & template["spec"].keys()
+    hardware = {"nodeSelector", "tolerations", "runtimeClassName", "resourceClaims"}
+    assert not hardware & template["spec"].keys()
     assert "high" == template["spec"]["priorityClassName"]
     assert [{"name": "registry"}] == template["spec"]["imagePullSecrets"]
     spread = template["spec"]["topologySpreadConstraints"]

@@ -412,6 +412,7 @@ def test_a_pod_that_failed_beside_an_older_one_is_told_while_its_place_is_empty_
     [
         ("0/3 nodes are available: 3 node(s) had untolerated taint {gpu: }", "tolerations"),
         ("3 node(s) had taints that the pod didn't tolerate", "tolerations"),
+        ("0/2 nodes are available: 2 cannot allocate all claims.", "resourceClaims"),
         ("3 node(s) didn't match Pod's node affinity/selector", "nodeSelector, spec.pod.affinity"),
         ("3 node(s) didn't match pod anti-affinity rules", "affinity"),
         ("3 node(s) didn't match pod topology spread constraints", "topologySpreadConstraints"),

@@ -37,9 +37,10 @@ def test_every_setting_arrives_in_the_pod_as_it_was_written() -> None:
     for name in (
         "nodeSelector", "tolerations", "affinity", "priorityClassName", "runtimeClassName",
         "schedulerName",
-        "imagePullSecrets", "serviceAccountName",
+        "imagePullSecrets", "serviceAccountName", "resourceClaims",
     ):  # fmt: skip
         assert written[name] == spec[name], name
+    assert [{"name": "gpu"}, {"name": "nic"}] == container["resources"]["claims"]
     assert written["serviceAccountName"] == spec["serviceAccount"]
     assert spec["automountServiceAccountToken"] is True
     assert (1000, 1000, 1000) == tuple(
@@ -179,6 +180,7 @@ def revision(made: Plan) -> str:
         pod(affinity={"nodeAffinity": {}}),
         pod(runtimeClassName="gvisor"),
         pod(sharedMemory="1Gi"),
+        pod(resourceClaims=[{"name": "a", "resourceClaimTemplateName": "b"}]),
         pod(volumes=[{"name": "a", "emptyDir": {}}]),
         {"predictor": {"path": "model:Iris", "envFrom": [{"secretRef": {"name": "s"}}]}},
         {"compute": {"gpu": 1, "gpuResource": "amd.com/gpu"}},
