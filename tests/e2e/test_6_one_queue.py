@@ -10,11 +10,11 @@ from functools import partial
 from typing import Final
 
 import pytest
-import yaml
-from tests.cluster.devcluster import images, local
 from tests.cluster.devcluster.choice import Flavour, flavour
 
 import cluster
+import cluster_redis
+from cluster_redis import EXAMPLE
 from watched_replicas import manifest
 
 pytestmark = [
@@ -25,7 +25,6 @@ pytestmark = [
     ),
 ]
 
-EXAMPLE: Final = cluster.ROOT / "examples/09-own-app/batchedapi.yaml"
 ITEM: Final = {"content": "string", "nested": {"key": "string", "values": [1, 5, 2]}}
 PATIENCE: Final = 90.0
 """Seconds of a client: a pod has to start first."""
@@ -35,13 +34,8 @@ RATE: Final = 60.0
 
 @pytest.fixture(scope="module")
 def redis(namespace: str) -> Iterator[str]:
-    """Address of the example's Redis; the local cluster has no DNS."""
-    local.load(images.redis_archive())
-    documents = list(yaml.safe_load_all(EXAMPLE.read_text()))
-    for document in documents:
-        if document["metadata"]["name"] == "redis":
-            cluster.apply(document, namespace)
-    yield cluster.get("service", "redis", namespace)["spec"]["clusterIP"]
+    """Address of the example's Redis."""
+    yield cluster_redis.applied(namespace)
     cluster.kubectl("delete", "-n", namespace, "-f", EXAMPLE, "--wait=true", "--ignore-not-found")
 
 

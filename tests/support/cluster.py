@@ -4,12 +4,13 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -17,6 +18,7 @@ from typing import Any, Final, TypeVar
 import pytest
 
 from batchedapi_core.manifest import parse_quantity
+from ports import HOST, free_port
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 SYSTEM_NAMESPACE: Final = "batchedapi-system"
@@ -40,6 +42,27 @@ def run(*command: object, stdin: str | None = None) -> str:
 def kubectl(*arguments: object, stdin: str | None = None) -> str:
     """The output of kubectl."""
     return run("kubectl", *arguments, stdin=stdin)
+
+
+@contextlib.contextmanager
+def proxy() -> Iterator[str]:
+    """URL at which `kubectl proxy` answers for the apiserver: a look by kubectl costs a process."""
+    port = free_port()
+    process = subprocess.Popen(["kubectl", "proxy", f"--port={port}"], stdout=subprocess.DEVNULL)
+    try:
+        wait_for(lambda: listens(HOST, port), 30, "kubectl proxy")
+        yield f"http://{HOST}:{port}/"
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def listens(host: str, port: int) -> bool:
+    """Whether somebody accepts connections there."""
+    with contextlib.suppress(OSError):
+        socket.create_connection((host, port), 1.0).close()
+        return True
+    return False
 
 
 def get(kind: str, name: str, namespace: str) -> dict[str, Any]:

@@ -35,9 +35,11 @@ ASK_SECONDS: Final = 1.5
 ASK_ALL_SECONDS: Final = 3.0
 """After which no further pod is asked."""
 TRY_SECONDS: Final = 2.0
-"""For the runs of all methods that have batches, of which each that fits in is run twice first."""
+"""For the runs of all methods that have batches."""
 MOST_RUNS: Final = 4
 """Runs of a batch."""
+TIMED: Final = 16
+"""Batches, from all ages, that are run twice before the others are run once."""
 MOST_SERVED: Final = 16
 """Revisions that are known to have served."""
 _MOST_READ: Final = 2 * MOST_BYTES
@@ -125,8 +127,10 @@ def compared(  # noqa: PLR0917 - one method, with all that is known of it
     runs: list[list[_Run]] = [[] for _ in fits]
     until = clock() + seconds
     each = [*zip(fits, runs, strict=True)]
-    twice = [one for one in each for _ in range(2)]
-    for one, of_one in twice + each * (MOST_RUNS - 2):
+    step = max(1, len(each) // TIMED)
+    timed = [one for one in each[::step] for _ in range(2)]
+    others = [one for at, one in enumerate(each) if at % step]
+    for one, of_one in timed + others * 2 + each * (MOST_RUNS - 2):
         if clock() > until:
             break
         of_one.append(_one_run(method, before, one, run, same_answers=same_answers))

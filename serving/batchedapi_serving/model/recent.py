@@ -27,7 +27,7 @@ FORMAT: Final = 1
 """Number of this way to write batches; another is not read."""
 MOST_BYTES: Final = 16 * 1024 * 1024
 """Bytes of all methods together."""
-MOST_BATCHES: Final = 256
+MOST_BATCHES: Final = 1024
 """Batches of one method."""
 PAUSE: Final = 0.05
 """Seconds at least between two batches that are kept."""

@@ -124,6 +124,14 @@ class ServiceLoad:
         """Ask nothing more; `run` ends when everything is answered."""
         self._running = False
 
+    def row_of(self, number: int) -> Any:
+        """What the request of that number asks; no two ask the same."""
+        return {"id": number}
+
+    def answer_of(self, number: int) -> Any:
+        """The one right answer to it."""
+        return {"id": number}
+
     async def _one(self, number: int, due: float) -> None:
         pooled = number % 2 == 0
         self.counts.sent += 1
@@ -138,7 +146,7 @@ class ServiceLoad:
             self._lost(
                 f"status {answer.status} {answer.body[:80].decode(errors='replace')}", pooled
             )
-        elif json.loads(answer.body) != {"id": number}:
+        elif json.loads(answer.body) != self.answer_of(number):
             self._lost(f"another's answer {answer.body[:80]!r}", pooled)
         else:
             self.counts.answered += 1
@@ -153,7 +161,7 @@ class ServiceLoad:
     async def _exchange(self, number: int, *, pooled: bool) -> HttpAnswer:
         with self._client(pooled=pooled) as found:
             client = found or await self._connected()
-            body = json.dumps({"id": number}).encode()
+            body = json.dumps(self.row_of(number)).encode()
             try:
                 answer = await client.ask(request(self._to[2], contract.JSON, body, self._host))
             except BaseException:

@@ -94,6 +94,19 @@ def test_batches_are_run_at_their_sizes_and_again_while_there_is_time() -> None:
     assert 2 == slow.runs
 
 
+def test_rows_that_fail_are_looked_for_in_all_batches_before_most_are_run_again() -> None:
+    """Few rows fail for each that shows it: of batches of one row, as many as there is time for."""
+    batches = [kept([float(row)], seconds=0.01) for row in range(100)]
+
+    def failing(at: int) -> Comparison:
+        rows = Model(lambda rows: tensors([np.nan if x == at else x for x in rows]))
+        return rows.against(*batches, seconds=1.3)
+
+    assert {ComparisonReason.MORE_ERRORS} == {failing(at).reason for at in range(100)}
+    slower = Model(seconds=0.02).against(*batches, seconds=1.3)
+    assert ComparisonReason.SLOWER == slower.reason  # though the time is over before all have run
+
+
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
