@@ -163,7 +163,9 @@ def test_a_machine_that_refuses_an_import_is_told_in_a_line(
     ended = run("serve", "-f", "api.yaml")
 
     assert 1 == ended.exit_code
-    assert ended.output.startswith("batchedapi: the command serve could not be imported: [Errno 12]")
+    assert ended.output.startswith(
+        "batchedapi: the command serve could not be imported: [Errno 12]"
+    )
 
 
 ELSEWHERE = """
