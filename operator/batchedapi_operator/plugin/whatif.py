@@ -12,7 +12,6 @@ from batchedapi_core.manifest import (
     InEffect,
     ManifestError,
     UnknownFields,
-    format_duration,
     parse_api,
     parse_duration,
     with_changes,
@@ -81,7 +80,7 @@ def compared(
     least, most = startup_of(learned)
     return {
         "rows": sum(60.0 * (one.demand or 0.0) for one in minutes),
-        "startup": f"{format_duration(round(least, 1))}..{format_duration(round(most, 1))}",
+        "startup": f"{least:.0f} s to {most:.0f} s",
         "recorded": {
             "late": None,
             "replicaHours": sum(one.replicas for one in minutes) / 60.0,

@@ -124,7 +124,7 @@ def test_whatif_replays_the_demand_with_both_settings(cluster: Cluster) -> None:
 
     assert 0 == told.exit_code, told.output
     assert "4 minutes from 2025-02-20T23:58:00Z on, " in told.output
-    assert "replicas start in 20s..31s" in told.output
+    assert "replicas start in 20 s to 31 s" in told.output
     assert ["RECORDED", "AS", "IT", "IS", "CHANGED"] == told.output.splitlines()[3].split()
     assert (None, 2, 1) == (
         found["recorded"]["late"], found["recorded"]["most"], found["changed"]["most"],
