@@ -50,6 +50,7 @@ METRICS_EVENT: Final = "event of metrics"
 SCALE_EVENT: Final = "event of replicas"
 ADVICE_EVENTS: Final = "events of advice"
 """Events of one kind take the place of earlier ones that still wait, and of no others."""
+MINUTES: Final = "record of minutes"
 
 
 class News(enum.IntEnum):
@@ -77,6 +78,7 @@ _LANES: Final = {
     METRICS_EVENT: _Lane.EVENTS,
     SCALE_EVENT: _Lane.EVENTS,
     ADVICE_EVENTS: _Lane.EVENTS,
+    MINUTES: _Lane.EVENTS,
     RECONCILER_STATUS: _Lane.STATUSES,
     AUTOSCALER_STATUS: _Lane.STATUSES,
 }

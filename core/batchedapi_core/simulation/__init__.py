@@ -29,4 +29,10 @@ from batchedapi_core.simulation.fleet import (
     simulate_together,
 )
 from batchedapi_core.simulation.replica import NoisyService, Pace
-from batchedapi_core.simulation.trace import PoissonTrace, RecordedTrace, StepTrace, Trace
+from batchedapi_core.simulation.trace import (
+    PoissonTrace,
+    RecordedTrace,
+    StepTrace,
+    Trace,
+    replayed,
+)

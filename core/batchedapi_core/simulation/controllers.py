@@ -21,7 +21,8 @@ from batchedapi_core.simulation.fleet import SimulatedFleet, SimulatedPod, simul
 from batchedapi_core.simulation.replica import NoisyService
 from batchedapi_core.simulation.trace import PoissonTrace, RecordedTrace, Trace
 
-_REVISION: Final = "simulated"
+REVISION: Final = "simulated"
+"""What all replicas run."""
 
 
 class CapacityController:
@@ -61,7 +62,7 @@ class CapacityController:
             samples,
             len(ready),
             len(fleet.pods),
-            _REVISION,
+            REVISION,
             Unready(
                 unschedulable=sum(pod.placed is None for pod in fleet.pods),
                 oldest=max((fleet.now - at for at in placed), default=0.0),

@@ -1,13 +1,16 @@
-"""When requests arrive: drawn from a rate, or as they were recorded."""
+"""When requests arrive: drawn from a rate, or as they were recorded, each or by the minute."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+from batchedapi_core.scaling.minutes import MINUTE, Minute
+from batchedapi_core.scaling.policy import SECONDS_BETWEEN_LOOKS
 
 
 class Arrivals(NamedTuple):
@@ -124,6 +127,35 @@ class RecordedTrace:
         last = len(self._cuts) - 1
         begin, end = self._cuts[min(int(start), last)], self._cuts[min(int(start) + 1, last)]
         return Arrivals(self._times[begin:end], self._rows[begin:end])
+
+
+def replayed(minutes: Iterable[Minute]) -> StepTrace:
+    """Demand as it was, minutes that nobody knows as the one before; chance is drawn anew.
+
+    A minute with a peak beyond chance is one of two levels, high for as long as makes its mean if
+    the other is that of its lower neighbour, and on the side of its higher one: a jump is where it
+    was, up or down. What is shorter than a look is one.
+    """
+    means, peaks = [0.0], [0.0]
+    for one in minutes:
+        means.append(means[-1] if one.demand is None else one.demand)
+        peaks.append(one.peak)
+    means, peaks = means[1:], peaks[1:]
+    starts, rates = list[float](), list[float]()
+    for number, (mean, peak) in enumerate(zip(means, peaks, strict=True)):
+        before, after = means[max(0, number - 1)], means[min(number + 1, len(means) - 1)]
+        begin, low, share = MINUTE * number, min(before, after), 0.0
+        if peak > mean + 2.0 * (mean / SECONDS_BETWEEN_LOOKS) ** 0.5:
+            share = max((mean - low) / (peak - low), SECONDS_BETWEEN_LOOKS / MINUTE)
+            share = min(share, mean / peak)
+            low = (mean - share * peak) / (1.0 - share)
+        parts = [(share, peak), (1.0 - share, low if share else mean)]
+        for part, rate in reversed(parts) if after > before else parts:
+            if part > 0.0:
+                starts.append(begin)
+                rates.append(rate)
+                begin += MINUTE * part
+    return StepTrace(tuple(starts), tuple(rates), MINUTE * len(means))
 
 
 def _poisson(

@@ -70,6 +70,7 @@ from batchedapi_operator.outbox import (
     ADVICE_EVENTS,
     AUTOSCALER_STATUS,
     METRICS_EVENT,
+    MINUTES,
     REPLICAS,
     SCALE_EVENT,
     WEB_REPLICAS,
@@ -283,6 +284,7 @@ class Autoscaler:
             return  # deleted meanwhile: its series were dropped and must not come back
         decided = self._decide(subject, pods, outcomes)
         self._act(subject, decided)
+        self._record(subject, decided)
         self._measure(key, subject.api, subject.deployment, decided.pages)
         if front is not None and subject.deployment.replicas == decided.decision.desired == 0:
             self._wait_for_rows(key, front.pods, watched)
@@ -388,6 +390,21 @@ class Autoscaler:
         if watched.scale_untold or (due and not unsure):
             watched.reported = now
             self._report(subject, decided)
+
+    def _record(self, subject: _Subject, decided: report.Decided) -> None:
+        """Keep what the look brought; of some minutes together it is written."""
+        key, now = subject.key, self._monotonic()
+        pods = (*self._store.owned_pods(key), *self._store.canary_pods(key))
+        there = (one for one in pods if one.ending or not one.gone)
+        placed = sum(one.ready or one.placed is not None for one in there)
+        if subject.watched.brought(decided.load, placed, decided.policy.lanes, now):
+            self._outbox.put(key, MINUTES, partial(self._send_minutes, subject))
+
+    async def _send_minutes(self, subject: _Subject) -> None:
+        watched, sent = subject.watched, subject.watched.minutes
+        await self._writes.record(subject.api, sent)
+        watched.minutes = watched.minutes[len(sent) :]
+        watched.recorded = self._monotonic()
 
     async def _scale(self, subject: _Subject, decided: report.Decided) -> None:
         key, watched, why = subject.key, subject.watched, decided.sentence()

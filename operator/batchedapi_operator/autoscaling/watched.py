@@ -14,6 +14,8 @@ from batchedapi_core.manifest import BatchedAPI, ConditionType
 from batchedapi_core.placement import AdviceReason
 from batchedapi_core.scaling.decision import Cause, ClampName, ScalingDecision
 from batchedapi_core.scaling.forecast import Points
+from batchedapi_core.scaling.minutes import MINUTES_A_DAY, Filling, Minute
+from batchedapi_core.scaling.observe import LoadWindow
 from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_core.scaling.state import ScalingState
 from batchedapi_operator.autoscaling.advice import standing_in
@@ -30,6 +32,8 @@ SECONDS_BEFORE_HOLD: Final = 4.0
 with, and one missed scrape is no news."""
 SECONDS_PER_HOLD_EVENT: Final = 300.0
 """Pods that come and go must not become a stream of events."""
+SECONDS_PER_RECORD: Final = 600.0
+"""At least, between two writes of what minutes brought: it is up to 60 KiB."""
 _FULL: Final = re.compile(r"\bInsufficient |\bToo many pods|\bcannot allocate all claims")
 """In the scheduler's words: a pod that goes leaves room. Of any other reason none does."""
 LONGEST_WAIT: Final = 600.0
@@ -65,6 +69,11 @@ class Watched:
     """It has no replica, and one of its web pods is asked to wait for rows."""
     scale_untold: bool = False
     """No report was written since: one that failed must not lose the time."""
+    minute: Filling = Filling()  # noqa: RUF009 - a frozen value, safe to share
+    minutes: tuple[Minute, ...] = ()
+    """Minutes that are yet to be written."""
+    recorded: float | None = None
+    """When minutes were last written, or first looked at, monotonic seconds."""
     listed: bool = False
     """The watch has brought as many ready pods as the Deployment counted, at least once."""
 
@@ -107,6 +116,18 @@ class Watched:
         """
         self.listed = self.listed or known >= counted
         return known if self.listed else counted
+
+    def brought(self, load: LoadWindow, replicas: int, lanes: int, now: float) -> bool:
+        """Take a look into the minutes; see Filling. Returns whether they are to be written."""
+        self.minute, ended = self.minute.looked(load, replicas, lanes)
+        if ended is not None:
+            self.minutes = (*self.minutes, ended)[-MINUTES_A_DAY:]
+        if self.recorded is None:
+            self.recorded = now
+        due = bool(self.minutes) and now - self.recorded >= SECONDS_PER_RECORD
+        if due:
+            self.recorded = now
+        return due
 
     def scaled(self, time: str) -> None:
         """The replicas were changed at `time` (RFC 3339)."""

@@ -1,17 +1,28 @@
-"""Writes of the autoscaler: replicas, its part of the status, events."""
+"""Writes of the autoscaler: replicas, its part of the status, events, the record of minutes."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from functools import partial
 
 from batchedapi_core import contract
+from batchedapi_core.manifest import BatchedAPI
 from batchedapi_core.scaling.decision import ScalingDecision
-from batchedapi_operator.cluster import DEPLOYMENTS, JsonObject, ObjectKey
+from batchedapi_core.scaling.minutes import Minute, Minutes
+from batchedapi_operator.cluster import (
+    CONFIG_MAPS,
+    DEPLOYMENTS,
+    JsonObject,
+    ObjectKey,
+    listed,
+    section,
+)
 from batchedapi_operator.errors import ConflictError
 from batchedapi_operator.events import Note, record
 from batchedapi_operator.kube import Kube
 from batchedapi_operator.outbox import Send
+from batchedapi_operator.resources.configmap import build_record
 from batchedapi_operator.views import DeploymentView
 
 log = logging.getLogger(__name__)
@@ -86,3 +97,27 @@ class Writes:
     def events(self, key: ObjectKey, uid: str, notes: Iterable[Note]) -> Send:
         """A function that records events, with the time of this call."""
         return partial(record, self._cluster, tuple(notes), key, uid, self._wall())
+
+    async def record(self, api: BatchedAPI, minutes: Iterable[Minute]) -> None:
+        """Add minutes to the record, which is nowhere else: lost or damaged, it begins anew."""
+        body = build_record(api)
+        key, facts = ObjectKey.of(body), {"api": f"{api.metadata.namespace}/{api.metadata.name}"}
+        found, known = await self._cluster.get(CONFIG_MAPS, key), None
+        if found is None:
+            log.info("record of minutes begun", extra=facts)
+        else:
+            owners = listed(found["metadata"], "ownerReferences")
+            if api.metadata.uid not in [one["uid"] for one in owners]:
+                log.warning(
+                    "minutes not recorded: the name of their ConfigMap is somebody else's",
+                    extra=facts | {"configmap": str(key)},
+                )
+                return
+            known = Minutes.restored(section(found, "data").get(contract.RECORD_KEY))
+            if known is None:
+                log.warning("record of minutes damaged, a new one is begun", extra=facts)
+            body["metadata"] |= {one: found["metadata"][one] for one in ("uid", "resourceVersion")}
+        grown = (known or Minutes()).plus(minutes)
+        text = await asyncio.to_thread(grown.to_saved)  # up to half a second of ten noisy days
+        body["data"] = {contract.RECORD_KEY: text}
+        await self._cluster.apply(CONFIG_MAPS, body, force=found is not None)

@@ -17,7 +17,8 @@ from kubernetes import client, config
 from urllib3.exceptions import HTTPError
 
 from batchedapi_core import contract
-from batchedapi_operator.cluster import section
+from batchedapi_core.scaling.minutes import MINUTES_A_DAY
+from batchedapi_operator.cluster import rfc3339, section
 from batchedapi_operator.plugin.cluster import (
     annotate,
     connect,
@@ -25,6 +26,7 @@ from batchedapi_operator.plugin.cluster import (
     read_decisions,
     replace_sections,
 )
+from batchedapi_operator.plugin.minutes import cost_rows, cost_table, read_minutes, time_of
 from batchedapi_operator.plugin.replicas import copy_of_files, read_revisions, see
 from batchedapi_operator.plugin.revisions import (
     NoWayBackError,
@@ -324,6 +326,84 @@ def promote(name: str, *, namespace: str | None, context: str | None) -> None:
         )
     annotate(place, name, {contract.ANNOTATION_PROMOTE: named})
     click.echo(f"{name}: revision {revision} will be rolled out")
+
+
+@main.command()
+@_NAME
+@_NAMESPACE
+@_CONTEXT
+@click.option(
+    "--price", type=click.FloatRange(min=0.0), default=None,
+    help="Of a replica for an hour, in whichever currency.",
+)  # fmt: skip
+@_OUTPUT
+def cost(
+    name: str, *, namespace: str | None, context: str | None, price: float | None, output: str
+) -> None:
+    """Show what the BatchedAPI NAME took by day: replicas, for 1000 rows, and how idle they were.
+
+    Of up to ten days, as the operator recorded them; days are those of UTC.
+
+    \b
+    Examples:
+      kubectl batchedapi cost sleepy -n demo
+      kubectl batchedapi cost sleepy --price 0.35
+    """
+    current = connect(context)
+    rows = cost_rows(read_minutes(namespace or current, name), price)
+    click.echo(_json(rows) if output == "json" else "\n".join(cost_table(rows)))
+
+
+@main.command()
+@_NAME
+@_NAMESPACE
+@_CONTEXT
+@click.option(
+    "--set", "settings", metavar="autoscaling.FIELD=VALUE", required=True, multiple=True,
+    help="As in a manifest, such as autoscaling.slo.latency=200ms; several times for several.",
+)  # fmt: skip
+@click.option(
+    "--days", type=click.FloatRange(0.01, 10.0), default=1.0, show_default=True,
+    help="So many of the latest; a day takes minutes, a day of many rows hours.",
+)  # fmt: skip
+@_OUTPUT
+def whatif(
+    name: str,
+    *,
+    namespace: str | None,
+    context: str | None,
+    settings: tuple[str, ...],
+    days: float,
+    output: str,
+) -> None:
+    """Replay the demand of the BatchedAPI NAME, with its settings and with other ones.
+
+    The demand is what the operator recorded, and the autoscaler the one that it runs, in virtual
+    time. Changes nothing. Needs numpy.
+
+    \b
+    Example:
+      kubectl batchedapi whatif sleepy --set autoscaling.maxReplicas=5
+    """
+    try:
+        import batchedapi_operator.plugin.whatif as simulated  # noqa: PLC0415 - it alone needs numpy
+    except ModuleNotFoundError as error:
+        raise click.ClickException(f"{error}; pip install numpy") from error
+    current = connect(context)
+    place = namespace or current
+    api, minutes = read_api(place, name), read_minutes(place, name)
+    minutes = minutes[-max(1, round(days * MINUTES_A_DAY)) :]
+    try:
+        found = simulated.compared(api, settings, minutes)
+    except simulated.REFUSALS as error:
+        raise click.ClickException(f"{name}: {error}") from error
+    if output == "json":
+        click.echo(_json(found))
+        return
+    since = rfc3339(time_of(minutes[0]))
+    click.echo(f"{len(minutes)} minutes from {since} on, {found['rows']:.0f} rows, one a request;")
+    click.echo(f"replicas start in {found['startup']}, and batches take what was learned of them\n")
+    click.echo("\n".join(simulated.compared_table(found)))
 
 
 @main.command()

@@ -134,8 +134,17 @@ def copy_of_files(namespace: str, name: str, revision: RolledOut) -> str | None:
 
 
 def _files(namespace: str, name: str) -> list[JsonObject] | None:
-    found = _read(client.CoreV1Api().read_namespaced_config_map, namespace, name, "ConfigMap")
+    found = read_config_map(namespace, name)
     return None if found is None else files_of(found)
+
+
+def read_config_map(namespace: str, name: str) -> JsonObject | None:
+    """A ConfigMap; None: there is none.
+
+    Raises:
+        NotReadError: The apiserver does not say.
+    """
+    return _read(client.CoreV1Api().read_namespaced_config_map, namespace, name, "ConfigMap")
 
 
 def _json(answer: Any) -> Any:

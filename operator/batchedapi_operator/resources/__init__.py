@@ -40,6 +40,11 @@ def peers_name(api_name: str) -> str:
     return f"{api_name}-peers"
 
 
+def record_name(api_name: str) -> str:
+    """Name of the ConfigMap with what each minute brought to an API."""
+    return f"{api_name}-record"
+
+
 def revision_name(api_name: str, digest: str) -> str:
     """Name of a revision's ConfigMap."""
     return f"{api_name}-{digest}"

@@ -14,7 +14,7 @@ from batchedapi_core import contract
 from batchedapi_core.manifest import BatchedAPI, Pod, serving_slice
 from batchedapi_operator.cluster import CONFIG_MAPS, JsonObject, listed, section
 from batchedapi_operator.errors import InvalidSpecError
-from batchedapi_operator.resources import annotate, head, labels, revision_name
+from batchedapi_operator.resources import annotate, head, labels, record_name, revision_name
 from batchedapi_operator.resources.setting import (
     NO_DEFAULTS,
     Running,
@@ -136,6 +136,18 @@ def headed(api: BatchedAPI, name: str, setting: str = "") -> JsonObject:
     body = head(api, CONFIG_MAPS, name)
     body["metadata"]["labels"][contract.LABEL_REVISION] = digest_in(name)
     annotate(body, {contract.ANNOTATION_SETTING: setting} if setting else {})
+    return body
+
+
+def build_record(api: BatchedAPI) -> JsonObject:
+    """The ConfigMap for what each minute brought, without that; it goes with the API, too.
+
+    The label or a controller would make it one of the revisions of the API.
+    """
+    body = head(api, CONFIG_MAPS, record_name(api.metadata.name))
+    del body["metadata"]["labels"][contract.LABEL_API]
+    for owner in body["metadata"]["ownerReferences"]:
+        del owner["controller"], owner["blockOwnerDeletion"]
     return body
 
 

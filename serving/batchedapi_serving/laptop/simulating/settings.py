@@ -1,7 +1,6 @@
 """Values of a simulation, from a manifest and options, and the origin of each. Pure."""
 
 import dataclasses
-import math
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -18,6 +17,7 @@ from batchedapi_core.manifest import (
 )
 from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_core.service_model import ServiceTime
+from batchedapi_core.simulated import service_of
 from batchedapi_core.simulation import STARTUP, NoisyService
 from batchedapi_serving.overrides import Flags, in_effect
 
@@ -267,7 +267,7 @@ def set_up(api: BatchedAPI, options: SimulateOptions) -> Setup:
         )
     policy = scaling_policy_of(api)
     service = dataclasses.replace(
-        _service(api, options.service, policy),
+        service_of(api, options.service, policy),
         per_length=options.per_length,
         lengths=options.lengths,
     )
@@ -297,23 +297,3 @@ def _changed(api: BatchedAPI, options: SimulateOptions) -> BatchedAPI:
             text = format_duration(value) if isinstance(value, float) else value
             changes.setdefault(to_camel(section), {})[to_camel(field)] = text
     return with_changes(api, changes)
-
-
-def _service(api: BatchedAPI, time: ServiceTime, policy: ScalingPolicy) -> NoisyService:
-    """A replica that runs what the manifest says, as the autoscaler takes it to."""
-    batching, overload = api.spec.server_side_batching, api.spec.overload
-    size = policy.max_batch_size
-    return NoisyService(
-        fixed=time.fixed,
-        per_row=time.per_row,
-        max_batch_size=size,
-        batch_interval=policy.batch_interval,
-        latency_target=policy.latency_target,
-        strategy=batching.strategy,
-        max_latency=batching.max_latency,
-        max_in_flight=overload.max_replica_concurrency,
-        timeout=overload.timeout or math.inf,
-        lanes=policy.lanes,
-        size_unit=batching.size_unit,
-        queue_order=batching.queue_order,
-    )

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from batchedapi_core.simulation import PoissonTrace, RecordedTrace, StepTrace, Trace
+from batchedapi_core.scaling.minutes import Minute
+from batchedapi_core.simulation import PoissonTrace, RecordedTrace, StepTrace, Trace, replayed
 
 
 def times_of(trace: Trace, seed: int = 0) -> list[float]:
@@ -70,3 +71,36 @@ def test_recorded_requests_come_when_they_came_with_their_rows() -> None:
 def test_a_recording_of_nothing_lasts_no_time() -> None:
     """No requests, no seconds."""
     assert 0.0 == RecordedTrace([], []).seconds
+
+
+def minute(demand: float | None, peak: float = 0.0) -> Minute:
+    """One of a record."""
+    return Minute(0, demand, peak, 0.0, 1.0, 0.0)
+
+
+def test_recorded_minutes_have_their_rows_and_a_jump_is_where_it_was() -> None:
+    """40 s into the second minute demand was four times as much, until 20 s into the fourth."""
+    trace = replayed(
+        [minute(100.0, 104.0), minute(200.0, 400.0), minute(400.0, 410.0), minute(200.0, 400.0),
+         minute(100.0, 109.0)]
+    )  # fmt: skip
+
+    assert 300.0 == trace.seconds
+    assert (0.0, 60.0, 100.0, 120.0, 180.0, 200.0, 240.0) == pytest.approx(trace.starts)
+    assert (100.0, 100.0, 400.0, 400.0, 400.0, 100.0, 100.0) == pytest.approx(trace.rates)
+
+
+def test_what_was_shorter_than_a_look_is_one_and_no_row_is_made_up() -> None:
+    """Also where both neighbours had more, and where the peak is all that there was."""
+    lower = replayed([minute(300.0), minute(100.0, 400.0), minute(300.0)])
+    alone = replayed([minute(0.0), minute(1.0, 300.0), minute(0.0)])
+
+    assert 100.0 == pytest.approx((2.0 * lower.rates[1] + 58.0 * lower.rates[2]) / 60.0)
+    assert (400.0, 58.0) == pytest.approx((lower.rates[1], lower.starts[3] - lower.starts[2]))
+    assert (0.0, 300.0, 0.0, 0.0) == pytest.approx(alone.rates)
+    assert 60.0 == pytest.approx(300.0 * (alone.starts[2] - alone.starts[1]))
+
+
+def test_minutes_that_nobody_knows_are_like_the_one_before() -> None:
+    """Of none before, there was nothing."""
+    assert (0.0, 5.0, 5.0) == replayed([minute(None), minute(5.0), minute(None)]).rates

@@ -79,7 +79,7 @@ def test_nothing_written_offers_the_commands(capsys: pytest.CaptureFixture[str])
     print_completions(main, [])
 
     told = [line.partition("\t")[0] for line in capsys.readouterr().out.splitlines()]
-    assert ["history", "promote", "rollback", "status", "ui", "why", ":4"] == told
+    assert ["cost", "history", "promote", "rollback", "status", "ui", "whatif", "why", ":4"] == told
 
 
 @pytest.mark.parametrize("run", [plugin.main, plugin.complete], ids=["command", "completion"])
