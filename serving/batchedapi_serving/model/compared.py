@@ -31,9 +31,9 @@ from batchedapi_serving.settings import CompareSettings
 
 log = logging.getLogger(__name__)
 ASK_SECONDS: Final = 1.5
-"""For the pods' name to be found, for one pod to connect, and for each piece of its answer."""
+"""For one pod to connect, and for each piece of its answer."""
 ASK_ALL_SECONDS: Final = 3.0
-"""After which no further pod is asked."""
+"""For the pods' name to be found, and after which no further pod is asked."""
 TRY_SECONDS: Final = 2.0
 """For the runs of all methods that have batches."""
 MOST_RUNS: Final = 4
@@ -245,9 +245,9 @@ def _hosts(settings: CompareSettings) -> list[str]:
 
     threading.Thread(target=look_up, name="peers", daemon=True).start()
     try:
-        hosts = list(dict.fromkeys(found.result(ASK_SECONDS)))
+        hosts = list(dict.fromkeys(found.result(ASK_ALL_SECONDS)))
     except OSError as error:  # TimeoutError is one, and says nothing
-        why = str(error) or f"no answer of the DNS in {ASK_SECONDS:g} s"
+        why = str(error) or f"no answer of the DNS in {ASK_ALL_SECONDS:g} s"
         raise NotComparedError(f"no ready pod of {settings.peers}: {why}") from error
     random.shuffle(hosts)
     return hosts

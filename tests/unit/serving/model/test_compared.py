@@ -241,9 +241,25 @@ def test_a_resolver_that_does_not_answer_holds_no_start_up(monkeypatch: pytest.M
         raise socket.gaierror("Temporary failure in name resolution")
 
     monkeypatch.setattr(socket, "getaddrinfo", silent)
-    monkeypatch.setattr(module, "ASK_SECONDS", 0.01)
+    monkeypatch.setattr(module, "ASK_ALL_SECONDS", 0.01)
     settings = CompareSettings("peers", 1, "token", "new", slower=0.3, differ=0.0)
 
     with pytest.raises(NotComparedError, match=r"no ready pod of peers: no answer .* in 0.01 s"):
         recent_of_peer(settings, [])
     over.set()
+
+
+def test_a_resolver_may_take_as_long_as_all_pods_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy node it does, and a worse revision that was not compared would get rows."""
+
+    def slow(*_: Any, **__: Any) -> list[Any]:
+        threading.Event().wait(0.05)
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    monkeypatch.setattr(module, "ASK_SECONDS", 0.001)
+    monkeypatch.setattr(module, "ASK_ALL_SECONDS", 60.0)
+    settings = CompareSettings("peers", 1, "token", "new", slower=0.3, differ=0.0)
+
+    with pytest.raises(NotComparedError, match="every ready pod is of this revision"):
+        recent_of_peer(settings, [])
