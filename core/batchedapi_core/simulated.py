@@ -86,7 +86,7 @@ def replay(
         replayed(minutes),
         CapacityController(policy, state=known, wall=begin),
         startup=startup_of(learned),
-        replicas=min(scaling.max_replicas, max(1, math.ceil(minutes[0].replicas))),
+        replicas=min(scaling.max_replicas, max(1, minutes[0].most)),
         min_replicas=scaling.min_replicas,
         max_replicas=scaling.max_replicas,
     )

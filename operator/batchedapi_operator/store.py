@@ -44,7 +44,7 @@ class ApiView:
     """Its identity and spec."""
     status: JsonObject
     promote: str = ""
-    """The revision whose canary its user promotes."""
+    """REVISION@canarySince of the canary that its user promotes."""
 
     @classmethod
     def of(cls, body: JsonObject) -> "ApiView":

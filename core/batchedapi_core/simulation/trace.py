@@ -146,8 +146,8 @@ def replayed(minutes: Iterable[Minute]) -> StepTrace:
         before, after = means[max(0, number - 1)], means[min(number + 1, len(means) - 1)]
         begin, low, share = MINUTE * number, min(before, after), 0.0
         if peak > mean + 2.0 * (mean / SECONDS_BETWEEN_LOOKS) ** 0.5:
-            share = max((mean - low) / (peak - low), SECONDS_BETWEEN_LOOKS / MINUTE)
-            share = min(share, mean / peak)
+            share = (mean - low) / (peak - low) if peak > low else 1.0
+            share = min(max(share, SECONDS_BETWEEN_LOOKS / MINUTE), mean / peak)
             low = (mean - share * peak) / (1.0 - share)
         parts = [(share, peak), (1.0 - share, low if share else mean)]
         for part, rate in reversed(parts) if after > before else parts:

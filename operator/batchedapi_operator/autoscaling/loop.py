@@ -403,7 +403,8 @@ class Autoscaler:
     async def _send_minutes(self, subject: _Subject) -> None:
         watched, sent = subject.watched, subject.watched.minutes
         await self._writes.record(subject.api, sent)
-        watched.minutes = watched.minutes[len(sent) :]
+        written = set(sent)  # of a whole day meanwhile the first may have gone
+        watched.minutes = tuple(one for one in watched.minutes if one not in written)
         watched.recorded = self._monotonic()
 
     async def _scale(self, subject: _Subject, decided: report.Decided) -> None:

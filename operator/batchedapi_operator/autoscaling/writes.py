@@ -106,14 +106,15 @@ class Writes:
         if found is None:
             log.info("record of minutes begun", extra=facts)
         else:
-            owners = listed(found["metadata"], "ownerReferences")
-            if api.metadata.uid not in [one["uid"] for one in owners]:
+            owners = [one["uid"] for one in listed(found["metadata"], "ownerReferences")]
+            known = Minutes.restored(section(found, "data").get(contract.RECORD_KEY))
+            orphaned = known is not None and not owners  # its API was deleted, and is back
+            if api.metadata.uid not in owners and not orphaned:
                 log.warning(
                     "minutes not recorded: the name of their ConfigMap is somebody else's",
                     extra=facts | {"configmap": str(key)},
                 )
                 return
-            known = Minutes.restored(section(found, "data").get(contract.RECORD_KEY))
             if known is None:
                 log.warning("record of minutes damaged, a new one is begun", extra=facts)
             body["metadata"] |= {one: found["metadata"][one] for one in ("uid", "resourceVersion")}

@@ -29,7 +29,8 @@ def read_minutes(namespace: str, name: str) -> list[Minute]:
     if known is None:
         raise click.ClickException(
             f"{name}: nothing is recorded yet, or ConfigMap {record_name(name)!r} is damaged, which"
-            " the operator mends; it writes every 10 minutes what it saw in mode Native"
+            " the operator mends, or somebody else's, which it leaves alone; it writes every 10"
+            " minutes what it saw in mode Native"
         )
     return list(known)
 

@@ -1,6 +1,5 @@
 """The demand that was recorded once more, with the settings as they are and with others. Pure."""
 
-import math
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any, Final
@@ -63,6 +62,8 @@ def compared(
 ) -> JsonObject:
     """What was recorded, and what comes of the same demand without and with the settings.
 
+    Nothing of it without them where the API may have no replica.
+
     Raises:
         SettingFormError: See `changed`; ManifestError likewise.
         NotReplayedError: See `replay`.
@@ -76,6 +77,8 @@ def compared(
         told.get("lanes"), told.get("maxBatchSize"), interval and parse_duration(interval)
     )
     apis = {"as it is": api, "changed": changed(api, document, settings)}
+    if api.spec.autoscaling.min_replicas < 1:
+        del apis["as it is"]  # `replay` takes the other alone, if it keeps a replica
     outcomes = {name: replay(one, said, learned, minutes) for name, one in apis.items()}
     least, most = startup_of(learned)
     return {
@@ -84,7 +87,7 @@ def compared(
         "recorded": {
             "late": None,
             "replicaHours": sum(one.replicas for one in minutes) / 60.0,
-            "most": max(math.ceil(one.replicas) for one in minutes),
+            "most": max(one.most for one in minutes),
         },
         **{
             name: {
@@ -99,7 +102,7 @@ def compared(
 
 def compared_table(found: Mapping[str, Any]) -> list[str]:
     """A column for what was recorded, and one for each simulation."""
-    columns = ("recorded", "as it is", "changed")
+    columns = [name for name in ("recorded", "as it is", "changed") if name in found]
     parts = [found[name] for name in columns]
     late = ("-" if one["late"] is None else f"{100.0 * one['late']:.2f} %" for one in parts)
     lines = [

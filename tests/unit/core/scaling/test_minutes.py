@@ -53,6 +53,16 @@ def test_a_minute_is_the_mean_of_its_looks_and_the_highest_of_their_levels() -> 
     (minute,) = brought(load(0.0), *looks)
 
     assert Minute(NOON, 150.0, 220.0, 150.0, 1.5, 0.75 - 0.25) == pytest.approx(minute)
+    unread = [replace(one, coverage=0.5) for one in looks]  # one of two web pods of a queue
+    assert [minute] == brought(load(0.0), *unread)
+
+
+@pytest.mark.parametrize("replicas", [0, 1, 2, 5, 29])
+def test_a_record_has_as_many_replicas_as_there_were(replicas: int) -> None:
+    """It is kept by the ratio, so five are 5.02."""
+    (minute,) = Minutes().plus([Minute(NOON, 1.0, 1.0, 1.0, float(replicas), 0.0)])
+
+    assert replicas == minute.most
 
 
 def test_what_nobody_saw_is_neither_nothing_nor_as_before() -> None:

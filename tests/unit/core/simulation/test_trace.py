@@ -94,11 +94,14 @@ def test_what_was_shorter_than_a_look_is_one_and_no_row_is_made_up() -> None:
     """Also where both neighbours had more, and where the peak is all that there was."""
     lower = replayed([minute(300.0), minute(100.0, 400.0), minute(300.0)])
     alone = replayed([minute(0.0), minute(1.0, 300.0), minute(0.0)])
+    lull = replayed([minute(40.0), minute(10.0, 40.0), minute(40.0)])
 
     assert 100.0 == pytest.approx((2.0 * lower.rates[1] + 58.0 * lower.rates[2]) / 60.0)
     assert (400.0, 58.0) == pytest.approx((lower.rates[1], lower.starts[3] - lower.starts[2]))
     assert (0.0, 300.0, 0.0, 0.0) == pytest.approx(alone.rates)
     assert 60.0 == pytest.approx(300.0 * (alone.starts[2] - alone.starts[1]))
+    assert (40.0, 40.0, 0.0, 40.0) == pytest.approx(lull.rates)
+    assert 600.0 == pytest.approx(40.0 * (lull.starts[2] - lull.starts[1]))
 
 
 def test_minutes_that_nobody_knows_are_like_the_one_before() -> None:

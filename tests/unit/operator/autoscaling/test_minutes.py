@@ -134,6 +134,20 @@ async def test_a_config_map_of_somebody_else_is_left_alone(
     assert "minutes not recorded: the name of their ConfigMap is somebody else's" in caplog.messages
 
 
+async def test_one_that_lost_its_owner_is_gone_on_with() -> None:
+    """`kubectl delete --cascade=orphan` leaves it, and the API comes back."""
+    situation = busy()
+    await situation.run(700.0)
+    before = minutes(situation)
+    del body(situation)["metadata"]["ownerReferences"]
+
+    await situation.run(600.0)
+
+    assert before == minutes(situation)[: len(before)]
+    assert len(before) < len(minutes(situation))
+    assert UID == body(situation)["metadata"]["ownerReferences"][0]["uid"]
+
+
 async def test_minutes_that_could_not_be_written_are_not_lost() -> None:
     """The apiserver may be away for an hour."""
     situation = busy()

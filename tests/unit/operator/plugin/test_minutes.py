@@ -156,6 +156,22 @@ def test_a_setting_that_is_none_is_told_with_the_form(setting: str, words: str) 
 
 
 @pytest.mark.usefixtures("apiserver", "known")
+def test_whatif_of_an_api_that_may_have_no_replica_is_of_the_change_alone(cluster: Cluster) -> None:
+    """No simulated request waits for a first replica; the remedy that is told is one."""
+    spec = cluster.objects[API]["spec"]
+    spec["serverSideBatching"]["queue"] = {"redis": {"host": "redis"}}
+    spec["autoscaling"]["minReplicas"] = 0
+
+    told = run("whatif", "iris", "--set", "autoscaling.minReplicas=1")
+
+    assert "add --set autoscaling.minReplicas=1" in run(
+        "whatif", "iris", "--set", "autoscaling.maxReplicas=1"
+    ).output  # fmt: skip
+    assert 0 == told.exit_code, told.output
+    assert ["RECORDED", "CHANGED"] == told.output.splitlines()[3].split()
+
+
+@pytest.mark.usefixtures("apiserver", "known")
 def test_whatif_says_what_it_needs(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """A service time that was learned, and numpy, which the operator has none of."""
     unknown: dict[str, Any] = {**cluster.objects[API], "status": {}}
