@@ -58,11 +58,14 @@ wheel: ## The wheels that one installs, in dist: one for all machines, one compi
 	$(COMPILE) $(BIN)/pip wheel -q --disable-pip-version-check --no-deps -w dist .
 
 .PHONY: sbom
-sbom: ## The Python packages that the images have, as CycloneDX, in dist
-	$(PYTHON) -m venv .venv/sbom .venv/sbom/made
-	.venv/sbom/made/bin/pip install -q --disable-pip-version-check -c constraints.txt '.[serving,operator]'
+sbom: ## The Python packages of each image, as CycloneDX, in dist
+	$(PYTHON) -m venv .venv/sbom .venv/sbom/serving .venv/sbom/operator
 	.venv/sbom/bin/pip install -q --disable-pip-version-check cyclonedx-bom==7.5.0
-	mkdir -p dist && .venv/sbom/bin/cyclonedx-py environment .venv/sbom/made -o dist/batchedapi.cdx.json
+	mkdir -p dist
+	set -e; for part in serving operator; do made=.venv/sbom/$$part; \
+	  $$made/bin/pip install -q --disable-pip-version-check --require-hashes -r requirements/$$part.txt; \
+	  $$made/bin/pip install -q --disable-pip-version-check --no-deps .; \
+	  .venv/sbom/bin/cyclonedx-py environment $$made -o dist/batchedapi-$$part.cdx.json; done
 
 # The extra `otel` is 8 MB, so that a manifest can ask for traces; `hf` and `oci` are 20 MB, so that it
 # can name a model at any address. Of every platform and Python: an image may have another base.
