@@ -27,8 +27,8 @@ class _Commands(click.Group):
         if cmd_name in _MODULES:
             try:
                 module = import_module(f"batchedapi_serving.cli.{_MODULES[cmd_name]}")
-            except OSError as error:  # no memory, no descriptor: no matter of a stack trace
-                sys.exit(f"batchedapi: the command {cmd_name} could not be imported: {error}")
+            except (OSError, MemoryError) as error:  # of the machine: no matter of a stack trace
+                sys.exit(f"batchedapi: the command {cmd_name} could not be imported: {error!r}")
             command: click.Command = getattr(module, f"{cmd_name}_command")
             return command
         return super().get_command(ctx, cmd_name)

@@ -39,7 +39,7 @@ TRY_SECONDS: Final = 2.0
 MOST_RUNS: Final = 4
 """Runs of a batch."""
 TIMED: Final = 16
-"""Batches, from all ages, that are run twice before the others are run once."""
+"""Batches at least, from all ages, that are run twice before the others are run once."""
 MOST_SERVED: Final = 16
 """Revisions that are known to have served."""
 _MOST_READ: Final = 2 * MOST_BYTES

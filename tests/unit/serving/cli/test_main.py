@@ -164,7 +164,7 @@ def test_a_machine_that_refuses_an_import_is_told_in_a_line(
 
     assert 1 == ended.exit_code
     assert ended.output.startswith(
-        "batchedapi: the command serve could not be imported: [Errno 12]"
+        "batchedapi: the command serve could not be imported: OSError(12"
     )
 
 
