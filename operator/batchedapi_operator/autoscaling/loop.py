@@ -393,11 +393,11 @@ class Autoscaler:
 
     def _record(self, subject: _Subject, decided: report.Decided) -> None:
         """Keep what the look brought; of some minutes together it is written."""
-        key, now = subject.key, self._monotonic()
+        key = subject.key
         pods = (*self._store.owned_pods(key), *self._store.canary_pods(key))
         there = (one for one in pods if one.ending or not one.gone)
         placed = sum(one.ready or one.placed is not None for one in there)
-        if subject.watched.brought(decided.load, placed, decided.policy.lanes, now):
+        if subject.watched.brought(decided.load, placed, decided.policy.lanes):
             self._outbox.put(key, MINUTES, partial(self._send_minutes, subject))
 
     async def _send_minutes(self, subject: _Subject) -> None:
@@ -405,7 +405,6 @@ class Autoscaler:
         await self._writes.record(subject.api, sent)
         written = set(sent)  # of a whole day meanwhile the first may have gone
         watched.minutes = tuple(one for one in watched.minutes if one not in written)
-        watched.recorded = self._monotonic()
 
     async def _scale(self, subject: _Subject, decided: report.Decided) -> None:
         key, watched, why = subject.key, subject.watched, decided.sentence()

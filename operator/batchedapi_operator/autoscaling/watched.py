@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import zlib
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -32,8 +33,8 @@ SECONDS_BEFORE_HOLD: Final = 4.0
 with, and one missed scrape is no news."""
 SECONDS_PER_HOLD_EVENT: Final = 300.0
 """Pods that come and go must not become a stream of events."""
-SECONDS_PER_RECORD: Final = 600.0
-"""At least, between two writes of what minutes brought: it is up to 60 KiB."""
+MINUTES_PER_RECORD: Final = 10
+"""Between two writes of what minutes brought, which are up to 60 KiB."""
 _FULL: Final = re.compile(r"\bInsufficient |\bToo many pods|\bcannot allocate all claims")
 """In the scheduler's words: a pod that goes leaves room. Of any other reason none does."""
 LONGEST_WAIT: Final = 600.0
@@ -72,8 +73,6 @@ class Watched:
     minute: Filling = Filling()  # noqa: RUF009 - a frozen value, safe to share
     minutes: tuple[Minute, ...] = ()
     """Minutes that are yet to be written."""
-    recorded: float | None = None
-    """When minutes were last written, or first looked at, monotonic seconds."""
     listed: bool = False
     """The watch has brought as many ready pods as the Deployment counted, at least once."""
 
@@ -117,17 +116,16 @@ class Watched:
         self.listed = self.listed or known >= counted
         return known if self.listed else counted
 
-    def brought(self, load: LoadWindow, replicas: int, lanes: int, now: float) -> bool:
-        """Take a look into the minutes; see Filling. Returns whether they are to be written."""
+    def brought(self, load: LoadWindow, replicas: int, lanes: int) -> bool:
+        """Take a look into the minutes; see Filling. Returns whether they are to be written.
+
+        That is the same minute of ten, also after a restart, and not that of other APIs.
+        """
         self.minute, ended = self.minute.looked(load, replicas, lanes)
-        if ended is not None:
-            self.minutes = (*self.minutes, ended)[-MINUTES_A_DAY:]
-        if self.recorded is None:
-            self.recorded = now
-        due = bool(self.minutes) and now - self.recorded >= SECONDS_PER_RECORD
-        if due:
-            self.recorded = now
-        return due
+        if ended is None:
+            return False
+        self.minutes = (*self.minutes, ended)[-MINUTES_A_DAY:]
+        return (ended.time + zlib.crc32(self.uid.encode())) % MINUTES_PER_RECORD == 0
 
     def scaled(self, time: str) -> None:
         """The replicas were changed at `time` (RFC 3339)."""
