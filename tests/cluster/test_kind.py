@@ -79,6 +79,7 @@ def machine(tmp_path: Path) -> Machine:
     shutil.copytree(paths.SOURCES, root / "tests/cluster", ignore=left_out)
     (root / "tests/cluster/kube").mkdir()
     for source in {name for image in inputs.IMAGES.values() for name in image.sources}:
+        (root / source).parent.mkdir(exist_ok=True)
         (root / source).symlink_to(paths.ROOT / source)
     version = tools.GO_PROGRAMS["kind"].rpartition("@")[2]
     for program in ("docker", "kubectl", "go", "kind"):
