@@ -114,7 +114,7 @@ async def test_a_condition_that_does_not_change_is_written_once() -> None:
 
     await api.run(120)
 
-    assert 1 >= len(api.cluster.writes)
+    assert 1 >= sum(verb == "status" for verb, _ in api.cluster.writes)
 
 
 def test_every_word_that_core_may_say_is_a_reason_with_a_meaning() -> None:
