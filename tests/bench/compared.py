@@ -16,9 +16,11 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import click
@@ -43,7 +45,7 @@ class Kind(NamedTuple):
     title: str
     holds: str = ""
     """The reason for which it is to be held; empty: it is to be promoted."""
-    config: dict[str, float | bool] = {}  # noqa: RUF012 - of a tuple
+    config: Mapping[str, float | bool] = MappingProxyType({})
     model: str = "Tried"
     mode: str = "On"
 
@@ -247,10 +249,10 @@ def deployed(names: Sequence[str], replicas: int) -> Iterator[list[Api]]:
 def steps(api: Api, kinds: Sequence[str], rollouts: int, minutes: float) -> Steps:
     """Rollouts in turn; none begins after so many minutes."""
     until = time.monotonic() + 60 * minutes
-    yield "rows", lambda: time.sleep(FIRST_SECONDS)
+    yield "rows", partial(time.sleep, FIRST_SECONDS)
     for number, name in enumerate([*kinds] * rollouts, 1):
         if time.monotonic() < until:
-            yield name, lambda name=name, number=number: api.roll(name, number)  # type: ignore[misc]
+            yield name, partial(api.roll, name, number)
 
 
 async def measure(api: Api, todo: Steps, rate: float) -> dict[str, Any]:

@@ -70,7 +70,7 @@ class Watched:
     """It has no replica, and one of its web pods is asked to wait for rows."""
     scale_untold: bool = False
     """No report was written since: one that failed must not lose the time."""
-    minute: Filling = Filling()  # noqa: RUF009 - a frozen value, safe to share
+    minute: Filling = field(default_factory=Filling)
     minutes: tuple[Minute, ...] = ()
     """Minutes that are yet to be written."""
     listed: bool = False
